@@ -14,40 +14,40 @@ DECODED = HERE / "data" / "decoded"
 
 
 def decoded(files: Sequence[tuple[str, int]]) -> tuple[Any, list[tuple[int, int, int]]]:
-    """Return the pixels of (path, label) as one mapped array, and each image's (place, height, width).
+    """Return the pixels of (path, label) as one mapped array, and each image's (offset, height, width).
 
     The file is made if it does not exist. This may take a while, and as much space on the disk as the pixels.
     """
     file = DECODED / f"{told_by(files)}.rgb"
-    places = file.with_suffix(".npy")
-    if not places.exists():
+    extents = file.with_suffix(".npy")
+    if not extents.exists():
         DECODED.mkdir(parents=True, exist_ok=True)
-        unfinished = [path.with_name(f"{path.name}.{os.getpid()}") for path in (file, places)]
+        unfinished = [path.with_name(f"{path.name}.{os.getpid()}") for path in (file, extents)]
         try:
             found = _write(files, unfinished[0])
             with unfinished[1].open("wb") as table:
                 np.save(table, found)
-            for path, done in zip(unfinished, (file, places)):  # the places last: if they exist, both files do
+            for path, done in zip(unfinished, (file, extents)):  # the extents last: if they exist, both files do
                 path.rename(done)
         finally:
             for path in unfinished:
                 path.unlink(missing_ok=True)
     pixels = np.asarray(np.memmap(file, np.uint8, "r"))  # slices of a memmap are slow
-    return pixels, [tuple(place) for place in np.load(places).tolist()]
+    return pixels, [tuple(extent) for extent in np.load(extents).tolist()]
 
 
 def _write(files: Sequence[tuple[str, int]], to: Any) -> np.ndarray:
     from PIL import Image
 
-    places, at = [], 0
+    extents, at = [], 0
     with to.open("wb") as file:
         for path, _ in files:
             with Image.open(path) as image:
                 pixels = np.asarray(image.convert("RGB"))
             file.write(pixels.tobytes())
-            places.append((at, *pixels.shape[:2]))
+            extents.append((at, *pixels.shape[:2]))
             at += pixels.nbytes
-    return np.array(places, np.int64)
+    return np.array(extents, np.int64)
 
 
 def decoded_bytes(files: Sequence[tuple[str, int]]) -> list[int]:

@@ -31,8 +31,8 @@ def _check_part(recipe: Recipe, name: str, targets: dict[str, Any]) -> None:
     values = [as_array(part) for part in targets[name]]
     if len(values) != recipe.batch:
         raise ValueError(f"{recipe.key}: {name} of {len(values)} samples")
-    for place, value in enumerate(values):
-        n = None if name == "mask" else len(as_array(targets["labels"][place]))
+    for i, value in enumerate(values):
+        n = None if name == "mask" else len(as_array(targets["labels"][i]))
         shape = {"boxes": (n, 4), "masks": (n, recipe.side, recipe.side), "mask": (recipe.side, recipe.side)}[name]
         if value.shape != shape:
             raise ValueError(f"{recipe.key}: {name} of shape {value.shape}")

@@ -101,14 +101,14 @@ static uint64_t own_incarnation(sr_cache *cache)
     if ((uint32_t)me != (uint32_t)pid) {
         uint64_t ours = sr_pid_namespace(), theirs = cache->header->pid_namespace;
         me = sr_incarnation_of(pid);
-        sr_store_relaxed(&cache->foreign, ours && theirs && ours != theirs);
+        sr_store_relaxed(&cache->other_namespace, ours && theirs && ours != theirs);
         sr_store_relaxed(&cache->program, sr_program_of(me));
         /* Threads may do this concurrently, and one of them may lack a descriptor for /proc. The first value stored
          * counts. */
         if (!sr_cas(&cache->incarnation, was, me))
             me = sr_load_acquire(&cache->incarnation);
     }
-    return sr_load_relaxed(&cache->foreign) ? 0 : me;
+    return sr_load_relaxed(&cache->other_namespace) ? 0 : me;
 }
 
 /* Recover a dead filler: make its entry EMPTY, then free its number. Several processes may do this concurrently, and a

@@ -18,7 +18,7 @@ struct sr_cache {
     /* The identity of this process: 0 before its first use, and the parent's after a fork. `program` is stored
      * first. */
     _Atomic uint64_t incarnation, program;
-    _Atomic uint32_t foreign; /* it cannot tell which of the others live */
+    _Atomic uint32_t other_namespace; /* it cannot tell which of the others live */
 };
 
 /* How soon a process that waits for an entry checks whether its filler lives, and how often after that. */

@@ -15,8 +15,8 @@
 
 #include "internal.h"
 
-#define STAYS UINT32_C(0x80000000) /* in refs: a child sees the slot, because there was no memory for a copy */
-#define JUST UINT32_C(0x40000000)  /* in refs: the fork in progress has set STAYS, and may still fail */
+#define PINNED UINT32_C(0x80000000) /* in refs: a child sees the slot, because there was no memory for a copy */
+#define JUST UINT32_C(0x40000000)   /* in refs: the fork in progress has set PINNED, and may still fail */
 
 /* A copy of one slot's bytes, which begin one page after this record. */
 typedef struct copy {
@@ -61,24 +61,24 @@ void sr_delist(sr_ring *ring)
 
 void sr_ref(sr_ring *ring, uint32_t slot) { add(&ring->refs[slot], 1); }
 
-bool sr_pinned_after_fork(const sr_ring *ring, uint32_t slot) { return load(&ring->refs[slot]) & STAYS; }
+bool sr_pinned_after_fork(const sr_ring *ring, uint32_t slot) { return load(&ring->refs[slot]) & PINNED; }
 
 /* Like sr_pinned_after_fork, after another thread's fork has ended. Not inlined: sr_unref runs once per batch, and so
  * it saves no registers. */
-__attribute__((noinline)) static bool stays_in_the_end(sr_ring *ring, uint32_t slot)
+__attribute__((noinline)) static bool pinned_in_the_end(sr_ring *ring, uint32_t slot)
 {
     pthread_mutex_lock(&lock);
-    bool stays = sr_pinned_after_fork(ring, slot);
+    bool pinned = sr_pinned_after_fork(ring, slot);
     pthread_mutex_unlock(&lock);
-    return stays;
+    return pinned;
 }
 
 bool sr_unref(sr_ring *ring, uint32_t slot)
 {
     uint32_t had = add(&ring->refs[slot], UINT32_MAX);
-    if (!(had & (STAYS | JUST)))
+    if (!(had & (PINNED | JUST)))
         return true;
-    return had & JUST ? !stays_in_the_end(ring, slot) : false;
+    return had & JUST ? !pinned_in_the_end(ring, slot) : false;
 }
 
 void sr_fork_of_worker(bool on) { of_a_worker = on; }
@@ -116,7 +116,7 @@ static bool make_copy(sr_ring *ring, uint32_t slot)
 
 static uint64_t to_copy(const sr_ring *ring, uint32_t slot)
 {
-    return load(&ring->refs[slot]) & ~STAYS ? bytes_in(ring, slot) : 0;
+    return load(&ring->refs[slot]) & ~PINNED ? bytes_in(ring, slot) : 0;
 }
 
 static void before_fork(void)
@@ -135,7 +135,7 @@ static void before_fork(void)
     for (sr_ring *ring = handles; ring; ring = ring->next)
         for (uint32_t i = 0; i < ring->n_slots; i++)
             if (to_copy(ring, i) && !(fits && make_copy(ring, i)) && !sr_pinned_after_fork(ring, i)) {
-                add(&ring->refs[i], STAYS | JUST);
+                add(&ring->refs[i], PINNED | JUST);
                 some_stay = true;
             }
     if (some_stay && pipe2(tie, O_CLOEXEC | O_NONBLOCK) != 0)
@@ -169,7 +169,7 @@ static void mark_pinned_after_fork(bool failed)
     for (sr_ring *ring = handles; ring; ring = ring->next)
         for (uint32_t i = 0; i < ring->n_slots; i++)
             if (load(&ring->refs[i]) & JUST)
-                add(&ring->refs[i], UINT32_C(0) - JUST - (failed ? STAYS : 0));
+                add(&ring->refs[i], UINT32_C(0) - JUST - (failed ? PINNED : 0));
 }
 
 static void in_parent(void)

@@ -1,8 +1,8 @@
-/* index_order.c - the index at a place of an order. */
+/* index_order.c - the index at a position of an order. */
 #include "index_order.h"
 
-#define LANES 4 /* places that are permuted at once */
-#define GOLDEN 0x9e3779b97f4a7c15ull /* steps of splitmix64: neighbouring places are far apart */
+#define LANES 4 /* positions that are permuted at once */
+#define GOLDEN 0x9e3779b97f4a7c15ull /* steps of splitmix64: neighbouring positions are far apart */
 
 /* The finalizer of splitmix64: G. L. Steele, D. Lea and C. H. Flood, Fast splittable pseudorandom number generators,
  * OOPSLA 2014. */
@@ -43,7 +43,7 @@ void sr_order_key(sr_index_order *order, uint64_t key)
     order->columns = (order->n + order->rows - 1) / order->rows;
 }
 
-/* Permute places below rows x columns. Several at once are faster, because their multiplications overlap. */
+/* Permute positions below rows x columns. Several at once are faster, because their multiplications overlap. */
 static inline __attribute__((always_inline)) void permute(const sr_index_order *order, uint64_t *at, const int lanes)
 {
     const uint64_t rows = order->rows, columns = order->columns;
@@ -104,18 +104,18 @@ static inline uint64_t drawn(const sr_index_order *order, uint64_t at)
 void sr_order_write(const sr_index_order *order, uint64_t first, uint64_t step, uint64_t count, int64_t *out)
 {
     const uint64_t length = order->length;
-    uint64_t *places = (uint64_t *)out, at = first % length;
+    uint64_t *positions = (uint64_t *)out, at = first % length;
     step %= length;
     for (uint64_t i = 0; i < count; i++) {
-        places[i] = at;
+        positions[i] = at;
         at = step < length - at ? at + step : at - (length - step);
     }
     if (order->kind == SR_ORDER_STORED)
         for (uint64_t i = 0; i < count; i++)
-            out[i] = order->stored[places[i]];
+            out[i] = order->stored[positions[i]];
     else if (order->kind == SR_ORDER_SHUFFLED)
-        shuffle(order, places, count);
+        shuffle(order, positions, count);
     else if (order->kind == SR_ORDER_DRAWN)
         for (uint64_t i = 0; i < count; i++)
-            out[i] = (int64_t)drawn(order, places[i]);
+            out[i] = (int64_t)drawn(order, positions[i]);
 }

@@ -138,7 +138,7 @@ int sr_forget_wake_file(sr_ring *ring);
 /* Claim a task that is not stale, without waiting; -EAGAIN: there is none. */
 int sr_try_claim(sr_ring *ring, uint32_t participant, uint32_t *slot, uint32_t *range, uint64_t *gen);
 /* Record when the slot was claimed, and the worker's wait since then. */
-void sr_note_claim(sr_ring *ring, uint32_t slot, uint64_t since);
+void sr_record_claim(sr_ring *ring, uint32_t slot, uint64_t since);
 /* Raise the mark below which wakers look for sleeping workers. */
 void sr_raise_waiter_high_water(sr_ring *ring, uint32_t participant);
 /* Stop every unclaimed range; return whether no range is being worked on. */

@@ -119,7 +119,7 @@ typedef struct sr_task {
     uint32_t kind;      /* enum sr_task_kind */
     uint32_t rows;      /* indices in the task area */
     uint32_t n_ranges;  /* 0: one worker does the whole task */
-    uint32_t chunk;     /* rows per range; the last range may have fewer */
+    uint32_t range_rows; /* rows per range; the last range may have fewer */
     uint32_t addressee; /* participant + 1; 0: any worker. Ignored if n_ranges > 0 */
     uint32_t flags;     /* bit 0: one sample, not a list of samples */
 } sr_task;

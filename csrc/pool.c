@@ -64,7 +64,7 @@ static uint32_t supply_of(const sr_ring *ring)
     return tasks == 0 || sr_closed(ring) ? NO_TASK : made * SHARES / (made + tasks);
 }
 
-/* Return the place of the segment with the lowest supply; of several, the first one after `last`. n: none is left. */
+/* Return the index of the segment with the lowest supply; of several, the first one after `last`. n: none is left. */
 static uint32_t lowest(const sr_served *served, uint32_t n, uint32_t last)
 {
     uint32_t best = n;
@@ -137,6 +137,6 @@ int sr_claim_any(sr_served *served, uint32_t n, uint32_t participant, uint32_t s
     /* After -EAGAIN there is nothing to pass on: each segment was scanned after its announcement was withdrawn. */
     pass_wake_ups_on(served, rc == -EAGAIN ? 0 : n, used);
     if (rc == 0)
-        sr_note_claim(served[*which].ring, *slot, since);
+        sr_record_claim(served[*which].ring, *slot, since);
     return rc;
 }

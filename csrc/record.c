@@ -240,7 +240,7 @@ static uint64_t cost_of(const sr_record_view *seen, bool sample)
 static void keep_slowest(sr_record *kept, _Atomic uint64_t *bar, const sr_record_view *seen, bool sample)
 {
     uint64_t cost = cost_of(seen, sample), least = UINT64_MAX, next = UINT64_MAX;
-    uint32_t place = 0;
+    uint32_t least_at = 0;
     sr_record_view other;
     if (cost <= sr_load_relaxed(bar))
         return;
@@ -249,12 +249,12 @@ static void keep_slowest(sr_record *kept, _Atomic uint64_t *bar, const sr_record
         if (its < least) {
             next = least;
             least = its;
-            place = i;
+            least_at = i;
         } else if (its < next) {
             next = its;
         }
     }
-    sr_record *r = &kept[place];
+    sr_record *r = &kept[least_at];
     if (!begin_record(r, seen->number))
         return;
     _Atomic uint64_t *words = &r->number;

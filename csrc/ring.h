@@ -295,8 +295,8 @@ int sr_wake_worker(sr_ring *ring, uint32_t participant);
 
 /* Like sr_claim, for a task of any of the `n` segments that are not closed. `seen`: the result of sr_wake_count before
  * the caller last looked for other messages. -EAGAIN: the worker was woken, and there is no task. Otherwise
- * *which receives the segment's place. Segments whose consumer would run dry first are served first; of two equal ones,
- * the one that comes first after *which, which holds the place of the last claim. -EINTR. */
+ * *which receives the segment's index. Segments whose consumer would run dry first are served first; of two equal ones,
+ * the one that comes first after *which, which holds the index of the last claim. -EINTR. */
 int sr_claim_any(sr_served *served, uint32_t n, uint32_t participant, uint32_t seen, uint32_t *which, uint32_t *slot,
                  uint32_t *range, uint64_t *gen);
 
@@ -355,7 +355,7 @@ int sr_unkept(const sr_ring *ring, int enough);
 /* A reader as any participant sees it; it may change at any time. */
 typedef struct sr_reader_info {
     uint64_t incarnation; /* the last process that had its number: pid in the low half; 0: none */
-    uint64_t behind;      /* shared batches that it has not taken */
+    uint64_t lag;      /* shared batches that it has not taken */
     uint32_t leases;      /* batches that it has taken and not released, also from before it left */
     bool takes_part;      /* it is between sr_begin_reading and sr_end_reading */
     bool serving;         /* sr_begin_reading has returned, or is about to */

@@ -205,7 +205,7 @@ int sr_reader_info_of(const sr_ring *ring, uint32_t participant, sr_reader_info 
     uint64_t shared = sr_load_ordered(&ring->header->shared), first = sr_load_relaxed(&reader->first_shared);
     uint64_t taken = sr_load_relaxed(&reader->batches), next = taken > first ? taken : first;
     if (sr_load_acquire(&reader->admitted) == membership && next < shared)
-        out->behind = shared - next;
+        out->lag = shared - next;
     for (uint32_t i = 0, end = sr_scan_end(ring); i < end; i++) {
         const sr_slot *s = &ring->slots[i];
         out->leases += sr_state_of(sr_load_acquire(&s->state)) == SR_BROADCAST &&

@@ -435,7 +435,7 @@ int sr_try_claim(sr_ring *ring, uint32_t participant, uint32_t *slot, uint32_t *
     return rc;
 }
 
-void sr_note_claim(sr_ring *ring, uint32_t slot, uint64_t since)
+void sr_record_claim(sr_ring *ring, uint32_t slot, uint64_t since)
 {
     sr_slot *s = &ring->slots[slot];
     uint64_t now = sr_now();
@@ -493,7 +493,7 @@ int sr_claim(sr_ring *ring, uint32_t participant, uint64_t deadline, uint32_t *s
         if (rc == -EINTR)
             return rc;
     }
-    sr_note_claim(ring, *slot, since);
+    sr_record_claim(ring, *slot, since);
     return 0;
 }
 

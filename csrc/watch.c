@@ -272,7 +272,7 @@ int sr_watch_slot(const sr_watch *watch, uint32_t slot, sr_slot_view *out)
 }
 
 /* Return how many shared batches a reader has not taken. The words may be of different moments. */
-static uint32_t behind(const sr_watch *watch, const sr_participant *p)
+static uint32_t lag(const sr_watch *watch, const sr_participant *p)
 {
     uint64_t membership = sr_load_acquire(&p->membership);
     if (!(membership & 1) || sr_load_acquire(&p->admitted) != membership)
@@ -308,7 +308,7 @@ int sr_watch_participant(const sr_watch *watch, uint32_t participant, sr_partici
         .at_row = (uint32_t)at ? (uint32_t)at - 1 : 0,
         .needs_memory_for = sr_load_relaxed(&p->needs_memory_for),
         .retiring = sr_load_relaxed(&p->retiring),
-        .behind = participant >= watch->n_participants - watch->n_readers ? behind(watch, p) : 0,
+        .lag = participant >= watch->n_participants - watch->n_readers ? lag(watch, p) : 0,
     };
     return 0;
 }

@@ -71,7 +71,7 @@ typedef struct sr_participant_view {
     int32_t pid;
     uint32_t status, waiting, at_slot, at_row; /* at_slot is SR_MAX_SLOTS if it reads no row */
     uint32_t needs_memory_for, retiring;
-    uint32_t behind; /* of a reader that takes part: how many shared batches it has not taken */
+    uint32_t lag; /* of a reader that takes part: how many shared batches it has not taken */
 } sr_participant_view;
 int sr_watch_participant(const sr_watch *watch, uint32_t participant, sr_participant_view *out);
 

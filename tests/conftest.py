@@ -192,13 +192,13 @@ def small(tmp_path):
     with contextlib.ExitStack() as stack:
 
         def mount(size, name="small"):
-            place = tmp_path / name
-            place.mkdir()
-            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)]
+            directory = tmp_path / name
+            directory.mkdir()
+            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(directory)]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
-            stack.callback(subprocess.run, ["umount", "-l", str(place)], check=True)
-            return str(place)
+            stack.callback(subprocess.run, ["umount", "-l", str(directory)], check=True)
+            return str(directory)
 
         yield mount

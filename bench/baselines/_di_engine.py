@@ -16,7 +16,7 @@ _datasets: list[Dataset] = []  # forked workers inherit them, so that calls need
 def sample(index: int) -> dict[str, Any]:
     """Return the sample as a dict, which AsyncDataLoader needs."""
     made = _datasets[-1][index]
-    return made if isinstance(made, dict) else {str(place): leaf for place, leaf in enumerate(made)}
+    return made if isinstance(made, dict) else {str(i): leaf for i, leaf in enumerate(made)}
 
 
 def di_engine_batches(loader: Any, workload: Workload, dataset: Dataset, workers: int) -> Iterator[Any]:

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring._core.options.checks import integer, memory_place, real
+from slipring._core.options.checks import checked_backing, integer, real
 from slipring._core.passes._broadcast import ReaderCore, WriterCore
 from slipring._core.passes._queue import how_to_copy
 from slipring._core.ring import process
@@ -91,7 +91,7 @@ class Broadcast(WriterCore):
         n_readers = integer("n_readers", n_readers, 1, MAX_READERS)
         maxsize = integer("maxsize", maxsize, 1, MAX_SLOTS)
         slot_bytes = integer("slot_bytes", slot_bytes, 1, 1 << 46, optional=True)
-        memory_place(backing)
+        checked_backing(backing)
         try:
             ring = Ring(maxsize, 1, backing, slot_bytes or 0, False, "Broadcast", readers=n_readers)
         except SegmentFull as refused:

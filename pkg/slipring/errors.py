@@ -427,7 +427,7 @@ def text_of(error: BaseException) -> str:
         return f"<str(exception) failed: {shown(second)}>"
 
 
-def told(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return the text of an exception without secrets; a long one is cut."""
     return _cut(text_of(error))
 

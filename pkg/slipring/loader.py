@@ -145,7 +145,7 @@ class Loader(LoaderCore, Generic[_Batch]):
             self._check_length()
         if not self.is_stream and batch_size is not None:
             fetch.log_lost_fast_path(dataset, collate_fn)
-        _ = self._share  # raises the errors of a sampler now
+        _ = self._rank_stride  # raises the errors of a sampler now
         self.seed = (int.from_bytes(os.urandom(8), "little") if o.seed is None else o.seed) & MASK_63
         self.epoch = 0
         self._prepare()

@@ -149,7 +149,7 @@ class Memory(Group):
 
     slots: int | None = option(None, _count(2, MAX_SLOTS, optional=True))
     slot_bytes: int | None = option(None, _count(1, 1 << 46, optional=True))
-    backing: str | PathLike[str] = option("auto", lambda name, value: checks.memory_place(value))
+    backing: str | PathLike[str] = option("auto", lambda name, value: checks.checked_backing(value))
     copy: Literal["auto", "always", "never"] = option("auto")
 
 
@@ -364,9 +364,9 @@ class TorchOptions(OneDeviceOptions, total=False):
     device: Annotated["Device | torch.device | str | int | Sequence[torch.device | str | int] | None", Rule(None)]
 
 
-def _moved(group, place):
-    """Return {field: where it belongs} for the options of a group; `place` has "{}" for the field."""
-    return {field.name: f"Give {place.format(field.name + '=...')}" for field in dataclasses.fields(group)}
+def _moved(group, template):
+    """Return {field: where it belongs} for the options of a group; `template` has "{}" for the field."""
+    return {field.name: f"Give {template.format(field.name + '=...')}" for field in dataclasses.fields(group)}
 
 
 # Arguments of tf.data, Keras and Grain -> the name here, or the text of a remedy.

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from slipring._core.options.checks import integer, memory_place
+from slipring._core.options.checks import checked_backing, integer
 from slipring._core.passes._queue import QueueCore, Slot, how_to_copy
 from slipring._core.ring._fd import Event
 from slipring._core.ring._ring import MAX_SLOTS, MAX_WORKERS
@@ -124,7 +124,7 @@ class Queue(QueueCore):
         max_processes = integer("max_processes", max_processes, 2, MAX_PROCESSES)
         slot_bytes = integer("slot_bytes", slot_bytes, 1, 1 << 46, optional=True)
         how_to_copy(copy)
-        memory_place(backing)
+        checked_backing(backing)
         try:
             ring = Segment(maxsize, max_processes, backing, slot_bytes or 0, push=True)
         except SegmentFull as refused:

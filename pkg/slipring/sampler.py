@@ -196,7 +196,7 @@ class BatchSampler:
         self.epoch, self.seed = self._resumed[0], int(state["seed"])
 
     def _state_at(self, delivered):
-        """Return the state of the newest pass after so many batches of the epoch, as `place_of` counts them."""
+        """Return the state of the newest pass after so many batches of the epoch, as `saved_position` counts them."""
         epoch, beginning = self._beginning
         step = self.batch_size * self.world_size
         return self._state(epoch, delivered * step + beginning % step)
@@ -293,37 +293,37 @@ class _EpochIndices(Sequence):
         return len(self._order)
 
     def __getitem__(self, at):
-        places = self._places[at]
+        positions = self._positions[at]
         if isinstance(at, slice):
-            return self.part(places.start, len(places), places.step)
-        return self.part(places, 1)[0]
+            return self.part(positions.start, len(positions), positions.step)
+        return self.part(positions, 1)[0]
 
     def __array__(self, dtype=None, copy=None):
         return np.array(self[:], dtype)
 
     def __iter__(self):
-        for first in self._places[::1024]:
+        for first in self._positions[::1024]:
             yield from self[first : first + 1024]
 
     @property
-    def _places(self):
+    def _positions(self):
         return range(len(self))
 
     def left(self, position, most):
-        """Return how many of the next `most` places belong to the epoch."""
+        """Return how many of the next `most` positions belong to the epoch."""
         return max(0, min(most, len(self) - position))
 
     def part(self, first, count, step=1):
-        """Return a list of the indices at `count` places: first, first + step, ... Place 0 follows the last one."""
+        """Return a list of `count` indices, at positions first, first + step, ... Position 0 follows the last one."""
         n = max(1, len(self))
-        places = self._order.part(first % n, count, step % n)
+        positions = self._order.part(first % n, count, step % n)
         indices = self._indices
         if isinstance(indices, np.ndarray):
             # Datetimes in nanoseconds would become ints.
-            return list(indices[places]) if indices.dtype.kind in "mM" else indices[places].tolist()
+            return list(indices[positions]) if indices.dtype.kind in "mM" else indices[positions].tolist()
         if isinstance(indices, range) and (indices.start, indices.step) == (0, 1):
-            return places.tolist()
-        return [indices[place] for place in places.tolist()]
+            return positions.tolist()
+        return [indices[position] for position in positions.tolist()]
 
 
 class _Pass:
@@ -333,13 +333,13 @@ class _Pass:
 
     Attributes
     ----------
-    place : tuple or None
+    cursor : tuple or None
         Its epoch, and how many indices of the order all ranks together have been given. None: it has not begun.
     """
 
     def __init__(self, sampler):
         self.sampler = sampler
-        self.place = self.order = self.seed = None
+        self.cursor = self.order = self.seed = None
 
     def __iter__(self):
         return self
@@ -347,24 +347,24 @@ class _Pass:
     def __next__(self):
         sampler = self.sampler
         self._begin(sampler.order)
-        epoch, position = self.place[:2]
+        epoch, position = self.cursor[:2]
         ranks, step = sampler.world_size, sampler.batch_size * sampler.world_size
         left = self.order.left(position, step)
         if not left or (sampler.drop_last and left < step):
             raise StopIteration
         size = min(sampler.batch_size, -(-left // ranks))
         indices = self.order.part(position + sampler.rank, size, ranks)
-        self.place = epoch, position + step  # last: a call that was interrupted before returns this batch again
+        self.cursor = epoch, position + step  # last: a call that was interrupted before returns this batch again
         return indices
 
     def state_dict(self):
         """Return the epoch, and the position of all ranks together in its order."""
-        state = self.sampler._state(*(self.place or self.sampler._next_pass))
+        state = self.sampler._state(*(self.cursor or self.sampler._next_pass))
         return state if self.seed is None else {**state, "seed": self.seed}
 
     def load_state_dict(self, state):
         """Continue at a position; the sampler's next pass is the epoch after it. See `BatchSampler.load_state_dict`."""
-        self.place, self.order = self.sampler._checked(state), None
+        self.cursor, self.order = self.sampler._checked(state), None
         self.sampler.seed = self.seed = int(state["seed"])
         self._count()
 
@@ -372,16 +372,16 @@ class _Pass:
         """Begin the pass at its first request; `order_of` returns the order of an epoch."""
         if self.order is not None:
             return
-        if self.place is None:
-            self.place = self.sampler._next_pass
+        if self.cursor is None:
+            self.cursor = self.sampler._next_pass
         self._count()
         self.seed = self.sampler.seed
-        self.order = order_of(self.place[0])  # last: a call that a handler interrupts before this line can be repeated
+        self.order = order_of(self.cursor[0])  # last: a call that a handler interrupts before this line can be repeated
 
     def _count(self):
         sampler = self.sampler
-        sampler._begun, sampler._resumed = self.place, None
-        sampler.epoch = self.place[0] + 1
+        sampler._begun, sampler._resumed = self.cursor, None
+        sampler.epoch = self.cursor[0] + 1
 
 
 _MASK = "indices must be numbers, not a mask: give numpy.flatnonzero of it"

@@ -200,9 +200,9 @@ class Counters:
         for meter in self.meters:
             for name, value in self._figures(meter).items():
                 sums[name] += value
-        place = {}
+        segment = {}
         if info is not None:
-            place = {
+            segment = {
                 "backing": info["backing"],
                 "backing_reason": info["reason"],
                 "slots": slots,
@@ -212,4 +212,4 @@ class Counters:
                 "large_copies": info["large_copies"],
             }
         own = {name: getattr(self, name) for name in _OWN}
-        return Stats(**sums, **place, **own, worker_private_bytes=self.memory.measure())
+        return Stats(**sums, **segment, **own, worker_private_bytes=self.memory.measure())

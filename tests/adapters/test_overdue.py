@@ -10,7 +10,7 @@ import pytest
 from slipring import Loader, LoaderTimeout, Workers
 from slipring.adapters import megengine, paddle, paddle_own, webdataset
 from tests.support.datasets import patiently, wait_for_file
-from tests.support.inside import ahead, process_pool, thread_pool
+from tests.support.inside import prefetch, process_pool, thread_pool
 from tests.support.options import grouped
 
 pytestmark = pytest.mark.usefixtures("forked")  # workers share an event with the test
@@ -21,7 +21,7 @@ GRACE_S = 600.0  # that grace, here
 
 @pytest.fixture(autouse=True)
 def long_grace(monkeypatch):
-    for module in (process_pool, thread_pool, ahead):
+    for module in (process_pool, thread_pool, prefetch):
         monkeypatch.setattr(module, "GRACE_S", GRACE_S)
     monkeypatch.setattr(paddle_own, "installed", lambda: None)
 
@@ -36,17 +36,17 @@ def slow(tmp_path):
 class Slow:
     """Its third sample takes long; files mark its start and its end."""
 
-    def __init__(self, place, over):
-        self.place, self.over = place, over
+    def __init__(self, directory, over):
+        self.directory, self.over = directory, over
 
     def __len__(self):
         return 8
 
     def __getitem__(self, i):
         if i >= 2:
-            (self.place / "begun").touch()
+            (self.directory / "begun").touch()
             self.over.wait(LONG)
-            (self.place / "done").touch()
+            (self.directory / "done").touch()
         return np.full(2, i, np.float32)
 
 
@@ -97,11 +97,11 @@ THREADS = {
     ("threads", "adapter"), [*((False, adapter) for adapter in PROCESSES), *((True, adapter) for adapter in THREADS)]
 )
 def test_a_worker_whose_batch_has_not_come_in_time_gets_no_more_time(threads, adapter, slow):
-    place, over = slow
+    directory, over = slow
     make = (THREADS if threads else PROCESSES)[adapter]
     loader = make(*slow)
     batches = iter(loader)
-    while not (place / "begun").exists():
+    while not (directory / "begun").exists():
         with contextlib.suppress(LoaderTimeout):
             next(batches)
     with pytest.raises(LoaderTimeout):
@@ -109,10 +109,10 @@ def test_a_worker_whose_batch_has_not_come_in_time_gets_no_more_time(threads, ad
             next(batches)
     del batches, loader
     gc.collect()
-    assert not (place / "done").exists(), "it was waited for"
+    assert not (directory / "done").exists(), "it was waited for"
     if threads:  # they are abandoned
         over.set()
-        wait_for_file(place / "done")
+        wait_for_file(directory / "done")
 
 
 def test_a_batch_that_came_after_a_timeout_gives_the_workers_their_time_again(tmp_path):

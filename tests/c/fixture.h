@@ -60,7 +60,7 @@ static inline uint64_t dispatch(sr_ring *ring, uint32_t slot, uint64_t seq, uint
 {
     uint64_t gen = 0;
     sr_task task = {.iteration = sr_load_relaxed(&ring->header->iteration), .seq = seq, .n_ranges = ranges,
-                    .addressee = addressee ? addressee + 1 : 0, .kind = SR_TASK_NEXT, .rows = ranges, .chunk = 1};
+                    .addressee = addressee ? addressee + 1 : 0, .kind = SR_TASK_NEXT, .rows = ranges, .range_rows = 1};
     CHECK_OK(sr_dispatch(ring, slot, &task, &gen));
     return gen;
 }

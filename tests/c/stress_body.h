@@ -165,9 +165,9 @@ static void finish(uint32_t participant, uint32_t slot, uint64_t gen, struct kep
         offset = take_memory(participant, slot, task.rows);
         for (uint32_t r = 0; r < task.n_ranges; r++) {
             const sr_result *staged = sr_result_of(ring, slot, r);
-            check_rows(sr_payload(ring, slot) + staged->table_off, task.iteration, task.seq, r * task.chunk,
+            check_rows(sr_payload(ring, slot) + staged->table_off, task.iteration, task.seq, r * task.range_rows,
                        staged->n_leaves);
-            memcpy(sr_payload(ring, slot) + offset + rows_bytes(r * task.chunk),
+            memcpy(sr_payload(ring, slot) + offset + rows_bytes(r * task.range_rows),
                    sr_payload(ring, slot) + staged->table_off, rows_bytes(staged->n_leaves));
         }
     }
@@ -178,7 +178,8 @@ static void fill_range(uint32_t participant, uint32_t slot, uint32_t range, uint
                        struct chance *c)
 {
     sr_task task = *sr_task_of(ring, slot);
-    uint32_t first = range * task.chunk, rows = task.rows - first < task.chunk ? task.rows - first : task.chunk;
+    uint32_t first = range * task.range_rows, left = task.rows - first;
+    uint32_t rows = left < task.range_rows ? left : task.range_rows;
     sr_result staged = {.kind = SR_BATCH, .n_leaves = rows};
     mortal(c);
     int layout = sr_layout_propose(ring, participant, slot, gen, SR_FOREVER);

@@ -53,8 +53,8 @@ static bool send(struct chance *c)
     if (plan.traffic == STATIC)
         task.addressee = 2 + (uint32_t)(next_seq % plan.workers);
     if (plan.traffic == COOPERATIVE && roll(c, 8)) {
-        task.chunk = 1 + (uint32_t)roll(c, 4);
-        task.n_ranges = (task.rows + task.chunk - 1) / task.chunk;
+        task.range_rows = 1 + (uint32_t)roll(c, 4);
+        task.n_ranges = (task.rows + task.range_rows - 1) / task.range_rows;
     }
     *(uint64_t *)sr_task_area(ring, o->slot) = mix(next_seq);
     o->seq = next_seq++;

@@ -174,11 +174,11 @@ TEST(a_wrong_word_leads_nowhere)
     CHECK_OK(make_entry(cache, 2, 1000));
     struct stat file;
     uint64_t good = entry_word(cache, 1), committed = sr_load_relaxed(&cache->header->committed) / 64;
-    uint64_t places[] = {1, 17, 18, committed, committed - 1, MIB - 1, MIB, UINT64_C(1) << 40, UINT64_MAX >> 8};
+    uint64_t offsets[] = {1, 17, 18, committed, committed - 1, MIB - 1, MIB, UINT64_C(1) << 40, UINT64_MAX >> 8};
     for (int i = 0; i < 9; i++) {
-        if (places[i] * 64 == 1088) /* the place of the other entry */
+        if (offsets[i] * 64 == 1088) /* the offset of the other entry */
             CHECK_EQ(look(cache, 2), 0);
-        sr_store_relaxed(&cache->index[1], SR_ENTRY_READY | places[i] << SR_ENTRY_SHIFT);
+        sr_store_relaxed(&cache->index[1], SR_ENTRY_READY | offsets[i] << SR_ENTRY_SHIFT);
         CHECK_EQ(look(cache, 1), -EPROTO);
     }
     CHECK_OK(fstat(sr_cache_fd(cache), &file));

@@ -462,17 +462,17 @@ TEST(a_query_tells_who_reads_who_is_behind_and_what_is_kept)
     end_lease(ring, READER, take_next(ring, READER, 2));
     CHECK_OK(sr_reader_info_of(ring, READER, &info));
     CHECK(info.takes_part && info.serving && (pid_t)(uint32_t)info.incarnation == getpid());
-    CHECK_EQ(info.behind, 1);
+    CHECK_EQ(info.lag, 1);
     CHECK_EQ(info.leases, 1);
     CHECK_OK(sr_reader_info_of(ring, OTHER, &info));
-    CHECK_EQ(info.behind, 3);
+    CHECK_EQ(info.lag, 3);
     CHECK_EQ(info.leases, 0);
     CHECK_EQ(sr_unkept(ring, 9), 3); /* all but the one that READER keeps */
     CHECK_EQ(sr_unkept(ring, 2), 2);
     CHECK_OK(sr_end_reading(ring, READER));
     CHECK_OK(sr_reader_info_of(ring, READER, &info));
     CHECK(!info.takes_part && !info.serving);
-    CHECK_EQ(info.behind, 0);
+    CHECK_EQ(info.lag, 0);
     CHECK_EQ(info.leases, 1);
     end_lease(ring, READER, kept);
     CHECK_EQ(sr_unkept(ring, 9), 4);

@@ -133,8 +133,8 @@ def test_the_first_ones_budget_and_dataset_count(name):
             second.bind("dogs", "2", 10)
         with pytest.raises(TypeError, match="fingerprint must be a str or bytes"):
             second.bind("cats", 1 << 31)
-        with socket.socket(socket.AF_UNIX) as place:  # the socket is gone when the cache has been opened
-            place.bind(f"\0slipring-cache:{os.geteuid()}:{name}")
+        with socket.socket(socket.AF_UNIX) as occupied:  # the socket is gone when the cache has been opened
+            occupied.bind(f"\0slipring-cache:{os.geteuid()}:{name}")
         first.put(1, "x")
         assert second.get(1) == "x" and second.stats().budget == 2 << 20
 

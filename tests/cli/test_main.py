@@ -140,6 +140,6 @@ def test_a_closed_output_is_reported_in_one_line(arguments):
 
 def test_the_script_that_pip_installs_is_the_same_main():
     text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
-    (place,) = re.findall(r'^slipring = "([\w.]+:\w+)"$', text, re.M)
-    module, _, name = place.partition(":")
+    (entry_point,) = re.findall(r'^slipring = "([\w.]+:\w+)"$', text, re.M)
+    module, _, name = entry_point.partition(":")
     assert getattr(sys.modules[module], name) is cli.main

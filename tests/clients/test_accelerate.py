@@ -65,7 +65,7 @@ def test_skipping_the_first_batches_makes_a_loader_of_ours():
 
 
 def test_a_loader_from_before_is_prepared_too_and_torchdatas_is_made_if_accelerate_is_told_to():
-    shard = accelerate.Accelerator(cpu=True).prepare(slipring.torch.drop_in.standin.Stock(Points(), 4))
+    shard = accelerate.Accelerator(cpu=True).prepare(slipring.torch.drop_in.replacement.OriginalDataLoader(Points(), 4))
     assert type(shard.base_dataloader) is DataLoader
     assert torch.cat([batch["i"] for batch in shard]).tolist() == list(range(24))
     torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason=HOW)
@@ -76,7 +76,7 @@ def test_a_loader_from_before_is_prepared_too_and_torchdatas_is_made_if_accelera
     assert torch.cat([batch["i"] for batch in shard]).tolist() == list(range(24))
 
 
-LOADERS = {"ours": DataLoader, "torch's": slipring.torch.drop_in.standin.Stock}
+LOADERS = {"ours": DataLoader, "torch's": slipring.torch.drop_in.replacement.OriginalDataLoader}
 
 
 def part_of(rank, loader, **options):
@@ -155,7 +155,7 @@ def test_accelerate_has_its_own_arguments_again_after():
     slipring.torch.uninstall()
     assert not set(EXTRAS) & set(table)
     assert accelerate.data_loader.DataLoaderAdapter.__init__ is ours.__wrapped__
-    assert accelerate.data_loader.DataLoader is slipring.torch.drop_in.standin.Stock
+    assert accelerate.data_loader.DataLoader is slipring.torch.drop_in.replacement.OriginalDataLoader
     slipring.torch.install()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import slipring
-from tests.support.inside import BadDefinition, default_collate, parse
+from tests.support.inside import BadTreeDef, default_collate, parse
 from tests.support.options import grouped
 from tests.support.trip import same_array
 
@@ -67,7 +67,7 @@ def test_the_receiving_process_finds_an_extension_dtype_by_the_name_of_its_scala
     ids="-".join,
 )
 def test_a_name_that_is_no_extension_dtype_is_refused(name):
-    with pytest.raises(BadDefinition):
+    with pytest.raises(BadTreeDef):
         parse(leaf(*name))
 
 

@@ -101,10 +101,10 @@ def test_five_thousand_trips_do_not_grow_the_process(trip):
 
 def test_failures_half_way_do_not_grow(trip):
     def fail():
-        fill = trip.claim()
-        with fill, pytest.raises(ZeroDivisionError):
-            trip.encoder.publish(fill, [[values(), Fails()]])
-        fill.abort()
+        writer = trip.claim()
+        with writer, pytest.raises(ZeroDivisionError):
+            trip.encoder.publish(writer, [[values(), Fails()]])
+        writer.abort()
 
     assert grown(fail) < LITTLE
     assert trip.free == 4

@@ -41,8 +41,8 @@ def capture(trip):
 
 
 def decode(case, with_state=False):
-    place = (case.payload, case.table_off, case.n_leaves, case.def_off, case.def_bytes, case.bytes, case.def_hash)
-    return probe(*place, with_state)
+    fields = (case.payload, case.table_off, case.n_leaves, case.def_off, case.def_bytes, case.bytes, case.def_hash)
+    return probe(*fields, with_state)
 
 
 FIELDS = {
@@ -204,7 +204,7 @@ def count(n):
 
 
 HERE = text(__name__)
-BAD_DEFINITIONS = {
+BAD_TREEDEFS = {
     "nothing": b"",
     "an unknown tag": b"x",
     "something left over": b"NN",
@@ -245,12 +245,12 @@ BAD_DEFINITIONS = {
 }
 
 
-@pytest.mark.parametrize("definition", BAD_DEFINITIONS.values(), ids=BAD_DEFINITIONS)
-def test_a_definition_that_is_none_is_refused(definition):
-    with pytest.raises(pytree.BadDefinition):
-        pytree.parse(definition)
+@pytest.mark.parametrize("treedef", BAD_TREEDEFS.values(), ids=BAD_TREEDEFS)
+def test_bytes_that_are_no_treedef_are_refused(treedef):
+    with pytest.raises(pytree.BadTreeDef):
+        pytree.parse(treedef)
     with pytest.raises(CorruptBatch, match="a tree that cannot be read"):
-        decode(Case(0, 0, 0, len(definition), len(definition), None, bytearray(definition)))
+        decode(Case(0, 0, 0, len(treedef), len(treedef), None, bytearray(treedef)))
 
 
 # ---- in a slot

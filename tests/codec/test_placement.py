@@ -38,16 +38,16 @@ def test_empty_makes_the_same_arrays_as_numpy_and_inside_a_fill_in_the_slot(trip
 
 
 def in_slot(array):
-    return type(array.base).__name__ == "Hold"
+    return type(array.base).__name__ == "SlotPin"
 
 
 def test_shapes_that_cannot_be_are_refused(trip):
-    fill = trip.claim()
-    with fill:
+    writer = trip.claim()
+    with writer:
         for shape in ((-1,), (1 << 40, 1 << 40), (1.5,), ("a",), (1,) * 65):
             with pytest.raises((ValueError, TypeError)):
                 empty(shape, np.uint8)
-    fill.abort()
+    writer.abort()
 
 
 VIEWS = {
@@ -158,15 +158,15 @@ def test_leaves_that_share_bytes_go_on_doing_so_when_they_are_set_apart(trip):
 
 def test_an_entry_that_does_not_fit_twice_is_refused_and_stays():
     trip, cache = Trip(2, capacity=1 << 16), []
-    fill = trip.claim()
-    with fill:
+    writer = trip.claim()
+    with writer:
         cache.append(empty((40_000,), np.uint8))
         cache[0][:] = 7
         with pytest.raises(ValueError, match="does not fit a slot"):
-            trip.encoder.publish(fill, [cache[0]])
-        fill.rewind()
-        trip.encoder.publish(fill, [["an error"]], ERROR)
-    trip.ring.discard(fill.slot)
+            trip.encoder.publish(writer, [cache[0]])
+        writer.rewind()
+        trip.encoder.publish(writer, [["an error"]], ERROR)
+    trip.ring.discard(writer.slot)
     assert (cache[0] == 7).all()
 
 
@@ -181,14 +181,14 @@ def test_an_array_that_worker_code_keeps_of_an_abandoned_batch_parks_the_slot(tr
 
 def test_an_error_in_place_of_a_batch_leaves_arrays_that_worker_code_keeps(trip):
     cache = []
-    fill = trip.claim()
-    with fill:
+    writer = trip.claim()
+    with writer:
         cache.append(empty((8,), np.int64))
         cache[0][:] = 7
-        fill.rewind()
-        trip.encoder.publish(fill, [{"error": "x" * 500}], ERROR)
+        writer.rewind()
+        trip.encoder.publish(writer, [{"error": "x" * 500}], ERROR)
     assert cache[0].tolist() == [7] * 8
-    trip.ring.discard(fill.slot)
+    trip.ring.discard(writer.slot)
     assert trip.free == 3
     cache.clear()
     assert trip.free == 4
@@ -196,15 +196,15 @@ def test_an_error_in_place_of_a_batch_leaves_arrays_that_worker_code_keeps(trip)
 
 def test_after_a_hard_rewind_an_error_has_a_place_in_a_full_slot():
     trip = Trip(2, capacity=1 << 16)
-    fill = trip.claim()
-    with fill:
+    writer = trip.claim()
+    with writer:
         cache = [empty(((1 << 16) - 64,), np.uint8)]
-        fill.rewind()
+        writer.rewind()
         with pytest.raises(ValueError, match="does not fit a slot"):
-            trip.encoder.publish(fill, [["an error"] * 9], ERROR)
-        fill.rewind(hard=True)
-        trip.encoder.publish(fill, [["an error"] * 9], ERROR)
-    trip.ring.discard(fill.slot)
+            trip.encoder.publish(writer, [["an error"] * 9], ERROR)
+        writer.rewind(hard=True)
+        trip.encoder.publish(writer, [["an error"] * 9], ERROR)
+    trip.ring.discard(writer.slot)
     del cache
 
 
@@ -224,11 +224,11 @@ def test_fills_may_nest(trip):
 
 def test_another_threads_arrays_are_ordinary(trip):
     found = []
-    with trip.claim() as fill:
+    with trip.claim() as writer:
         thread = threading.Thread(target=lambda: found.append(in_slot(empty((3,)))))
         thread.start()
         thread.join()
-    fill.abort()
+    writer.abort()
     assert found == [False]
 
 
@@ -237,21 +237,21 @@ def test_another_threads_arrays_are_ordinary(trip):
 
 def share_rows(trip):
     def share(rows):
-        if rows.fill.propose_layout() == 0:
-            assert trip.encoder.settle_direct(rows.fill, *rows.reserve(rows.fill.n_rows))
+        if rows.writer.propose_layout() == 0:
+            assert trip.encoder.settle_direct(rows.writer, *rows.reserve(rows.writer.n_rows))
         else:
-            rows.adopt(*layout(rows.fill))
+            rows.adopt(*layout(rows.writer))
 
     return share
 
 
 def test_arrays_from_empty_are_ordinary_while_a_batch_is_shared(trip):
     # Only one worker can hold a slot; the sample is copied to its row in any case.
-    with trip.claim(range(4), chunk=2) as fill:
+    with trip.claim(range(4), range_rows=2) as writer:
         assert not in_slot(empty((3,)))
         rows = RowWriter(0, 2, NUMPY, share_rows(trip))
         rows.put(0, 1.5)
-        assert in_slot(layout(fill)[0])
+        assert in_slot(layout(writer)[0])
 
 
 GOOD = {"x": np.ones((2, 2), "f4"), "n": [1, (2.0,)], "text": "abc"}
@@ -272,7 +272,7 @@ GOOD = {"x": np.ones((2, 2), "f4"), "n": [1, (2.0,)], "text": "abc"}
     ],
 )
 def test_samples_that_do_not_fit_the_layout_have_those_before_read_back(trip, other):
-    with trip.claim([70, 71, 72, 73], chunk=2):
+    with trip.claim([70, 71, 72, 73], range_rows=2):
         rows = RowWriter(0, 2, NUMPY, share_rows(trip))
         rows.put(0, GOOD)
         assert rows.in_place

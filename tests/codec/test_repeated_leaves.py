@@ -131,5 +131,5 @@ def test_a_leaf_that_names_itself_or_a_later_one_is_refused(number):
     names_first = b"t" + struct.pack("<I", 3) + b"L" + b"S" + struct.pack("<I", 0) + b"L"
     root, leaves, repeats = pytree.parse(names_first)
     assert leaves == 2 and repeats and [child[:2] for child in root[2]] == [(0, None), (8, 0), (0, None)]
-    with pytest.raises(pytree.BadDefinition, match=f"leaf {number} is repeated, and only 1 came before"):
+    with pytest.raises(pytree.BadTreeDef, match=f"leaf {number} is repeated, and only 1 came before"):
         pytree.parse(names_first[:7] + struct.pack("<I", number) + b"L")

@@ -94,13 +94,13 @@ def test_tensors_of_two_dtypes_are_promoted_as_torch_does(trip):
 
 
 def test_tensors_that_differ_are_named_by_index(trip):
-    fill = trip.claim([40, 41, 42])
-    with fill:
+    writer = trip.claim([40, 41, 42])
+    with writer:
         with pytest.raises(ValueError, match=r"index 40 has shape \(2,\), index 42 has shape \(3,\)"):
             default_collate([torch.ones(2), torch.ones(2), torch.ones(3)])
         with pytest.raises(ValueError, match=r"at \['x'\]: index 40 has type Tensor, index 41 has type ndarray"):
             default_collate([{"x": torch.ones(2)}, {"x": np.ones(2)}])
-        fill.abort()
+        writer.abort()
 
 
 class OnDevice(torch.Tensor):

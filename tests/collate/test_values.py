@@ -219,10 +219,10 @@ def test_the_difference_is_named_by_position_and_in_a_worker_by_index(trip, samp
     with pytest.raises(ValueError, match=f"{positions}.*make them alike in the dataset, or give a collate_fn"):
         default_collate(samples)
     indices = [1000, "key", 30][: len(samples)]
-    fill = trip.claim(indices)
-    with fill, pytest.raises(ValueError, match=re.escape(message.format(*[f"index {i!r}" for i in indices]))):
+    writer = trip.claim(indices)
+    with writer, pytest.raises(ValueError, match=re.escape(message.format(*[f"index {i!r}" for i in indices]))):
         default_collate(samples)
-    fill.abort()
+    writer.abort()
     assert trip.free == 4
 
 

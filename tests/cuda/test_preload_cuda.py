@@ -86,13 +86,13 @@ def test_a_refusal_is_reported_and_staged(monkeypatch):
 
 
 def test_the_driver_refuses_memory_that_is_registered_already():
-    place = devices.Accelerator(torch.device("cuda"))
+    device = devices.Accelerator(torch.device("cuda"))
     torch.zeros(1, device="cuda")
     host = torch.zeros(1 << 20, dtype=torch.uint8)
     address = (host.data_ptr() + 4095) & ~4095
-    assert place.register(address, 1 << 16) is None
-    assert "ALREADY_REGISTERED" in place.register(address, 1 << 16)
-    place.unregister(address)
+    assert device.register(address, 1 << 16) is None
+    assert "ALREADY_REGISTERED" in device.register(address, 1 << 16)
+    device.unregister(address)
     assert torch.ones(3, device="cuda").sum().item() == 3  # no error is pending
 
 

@@ -231,7 +231,7 @@ def told(loader):
         return None
     if state["delivered"] is not None:
         return state["delivered"] + len(state["beyond"])
-    return sum(place["batches"] for place in state["workers"])
+    return sum(position["batches"] for position in state["workers"])
 
 
 def unordered(loader):

@@ -56,7 +56,7 @@ class Job:
         self.reached = set()  # by any process, in any round
         self.ways = {}  # point -> (the orders that lead our participant to it, how often)
 
-    def peace(self):
+    def fault_free(self):
         """Learn the behaviour without hits."""
         self.round()
 
@@ -123,7 +123,7 @@ def main(make):
     if ctypes.CDLL(None, use_errno=True).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
     job = make(kind, mode, quick == "1", random.Random(f"{seed} {kind} {mode}"))
-    job.peace()
+    job.fault_free()
     before = Snapshot.take()
     job.run()
     gc.collect()  # a raised exception and its frames refer to each other

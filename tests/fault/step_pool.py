@@ -44,9 +44,9 @@ def serve(rings, fd):
         found = served.claim(seen)
         if found is None:
             continue
-        ring, fill = found
-        with fill:
-            encoder.publish(fill, [rows_of(rings.index(ring), fill.indices()[0])], BATCH)
+        ring, writer = found
+        with writer:
+            encoder.publish(writer, [rows_of(rings.index(ring), writer.indices()[0])], BATCH)
 
 
 class PoolJob(Job):
@@ -58,7 +58,7 @@ class PoolJob(Job):
         super().__init__(kind, mode, quick, rng)
         self.hows = (signal.SIGSTOP,) if mode == "worker stops" else HOWS
 
-    def peace(self):
+    def fault_free(self):
         self.round()
         self.round()
 

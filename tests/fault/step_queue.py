@@ -56,7 +56,7 @@ class QueueJob(Job):
         who, what = mode.split()
         self.who, self.hows = who, (signal.SIGSTOP,) if what == "stops" else HOWS
 
-    def peace(self):
+    def fault_free(self):
         self.round()
         self.round()
 

@@ -166,7 +166,7 @@ class LoaderJob(Job):
     def one(self, orders):
         {"raise": self.raises, "parent": self.parent}.get(self.kind, self.respawn)(orders)
 
-    def peace(self):
+    def fault_free(self):
         """Note the expected batches, and which process passes which points when no process dies."""
         self.want = []
         with self.mode.loader(SEED) as loader:

@@ -84,7 +84,7 @@ class ShareJob(Job):
         self.participant = points.CONSUMER if self.of_consumer else VICTIM
         self.hows = (signal.SIGSTOP,) if what == "stops" else (signal.SIGKILL,) if self.of_consumer else HOWS
 
-    def peace(self):
+    def fault_free(self):
         self.round()
         self.round()
 

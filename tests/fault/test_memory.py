@@ -108,9 +108,9 @@ WORKERS = [
 ]
 
 
-def fill(place):
+def fill(directory):
     """Fill a directory's file system; return the file."""
-    path = os.path.join(place, "filler")
+    path = os.path.join(directory, "filler")
     with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"x" * (64 * KB))
@@ -161,13 +161,13 @@ def test_a_large_batch_of_many_rows_says_so_too(small, changed, size):
 @pytest.mark.parametrize("chunk_size", [None, 4])
 def test_an_error_that_needs_more_room_than_there_is_arrives_shortened(small, chunk_size):
     names = [[f"{i} " + "é" * 4000 for i in range(32 * batch, 32 * batch + 32)] for batch in range(3)]
-    place = small(4 * MB)
+    directory = small(4 * MB)
     options = {"num_workers": 1, "start_method": "fork", "chunk_size": chunk_size, "slots": 2}
     data = Named([64 * KB] * 32 + [1 * MB] * 64)
-    with Loader(data, batch_sampler=names, **grouped(backing=place, **options)) as loader:
+    with Loader(data, batch_sampler=names, **grouped(backing=directory, **options)) as loader:
         it = iter(loader)
         next(it)
-        fill(place)
+        fill(directory)
         for _ in range(2):
             with pytest.raises((SegmentFull, WorkerError)) as caught:
                 for _ in it:
@@ -184,11 +184,11 @@ class Wordy(Sized):
 
 @pytest.mark.parametrize("chunk_size", [None, 4])
 def test_an_exception_with_a_long_text_arrives_where_there_is_no_room(small, chunk_size):
-    place = small(2 * MB)
+    directory = small(2 * MB)
     options = {"num_workers": 2, "start_method": "fork", "chunk_size": chunk_size, "slots": 4}
-    with Loader(Wordy([1] * 64), 32, **grouped(backing=place, **options)) as loader:
+    with Loader(Wordy([1] * 64), 32, **grouped(backing=directory, **options)) as loader:
         it = iter(loader)
-        fill(place)
+        fill(directory)
         for _ in range(2):
             with pytest.raises((ArithmeticError, WorkerError)):
                 next(it)
@@ -197,9 +197,9 @@ def test_an_exception_with_a_long_text_arrives_where_there_is_no_room(small, chu
 
 @pytest.mark.parametrize("workers", WORKERS[:2], ids=str)
 def test_a_full_file_system_refuses_the_segment_and_can_be_used_later(small, workers):
-    place = small(2 * MB)
-    filler = fill(place)
-    with Loader(Sized([KB] * 4), 2, **grouped(backing=place, **workers)) as loader:
+    directory = small(2 * MB)
+    filler = fill(directory)
+    with Loader(Sized([KB] * 4), 2, **grouped(backing=directory, **workers)) as loader:
         for _ in range(2):
             with pytest.raises(SegmentFull) as caught:
                 iter(loader)
@@ -211,13 +211,17 @@ def test_a_full_file_system_refuses_the_segment_and_can_be_used_later(small, wor
 
 def test_committed_memory_stays_usable_when_the_file_system_fills_up(small):
     """Reads and writes of committed pages need no free memory: no SIGBUS, whatever other processes write."""
-    place = small(32 * MB)
+    directory = small(32 * MB)
     with Loader(
-        Sized([MB] * 12), 2, num_workers=2, workers=Workers(start_method="fork"), memory=Memory(backing=place, slots=4)
+        Sized([MB] * 12),
+        2,
+        num_workers=2,
+        workers=Workers(start_method="fork"),
+        memory=Memory(backing=directory, slots=4),
     ) as loader:
         for _ in range(3):
             assert len([b[1][0] for b in loader]) == 6
-        filler = fill(place)
+        filler = fill(directory)
         for _ in range(3):
             assert [b[1].tolist() for b in loader] == [[i, i + 1] for i in range(0, 12, 2)]
         os.unlink(filler)
@@ -242,10 +246,10 @@ def test_a_full_file_system_ends_the_keeping_of_a_cache_and_nothing_else(small, 
 
 
 def test_if_there_is_no_room_at_all_for_a_cache_it_is_an_error_with_numbers(small):
-    place = small(1 * MB)
-    fill(place)
+    directory = small(1 * MB)
+    fill(directory)
     with pytest.raises(SegmentFull, match="no room for a cache's first pages") as refused:
-        slipring.Cache("1MiB", backing=place)
+        slipring.Cache("1MiB", backing=directory)
     assert refused.value.needed > refused.value.free and "file system" in refused.value.limit
 
 

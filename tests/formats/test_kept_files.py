@@ -37,8 +37,8 @@ class Hundreds:
     def __len__(self):
         return 20
 
-    def __getitem__(self, place):
-        return 100 + place
+    def __getitem__(self, index):
+        return 100 + index
 
 
 def test_a_state_of_a_users_sequence_that_knows_only_its_length_is_loaded():
@@ -84,8 +84,8 @@ def test_an_entry_of_version_1_of_the_disk_cache_is_found_and_one_of_another_ver
     entry = KEPT / "disk-cache-1.entry"
     cache = DiskCache(str(tmp_path), 1 << 20)
     cache.put("a name", b"other bytes")
-    (place,) = tmp_path.glob("*/*.entry")
-    shutil.copy(entry, place)
+    (kept,) = tmp_path.glob("*/*.entry")
+    shutil.copy(entry, kept)
     assert cache.get("a name") == b"the bytes that were read"
-    place.write_bytes(b"slipring cache 2" + entry.read_bytes()[16:])
+    kept.write_bytes(b"slipring cache 2" + entry.read_bytes()[16:])
     assert cache.get("a name") is None

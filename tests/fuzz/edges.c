@@ -1,7 +1,7 @@
 /* edges.c - which edges of the program a case takes.
  *
  * It is preloaded with modules that were compiled with gcc's -fsanitize-coverage=trace-pc: each of their
- * basic blocks calls __sanitizer_cov_trace_pc. An edge is a pair of places; as in AFL, a table of counters, into which
+ * basic blocks calls __sanitizer_cov_trace_pc. An edge is a pair of points; as in AFL, a table of counters, into which
  * pairs are hashed, represents all of them. tests/fuzz/edges.py reads it.
  */
 #include <stdbool.h>
@@ -16,11 +16,11 @@ static uint8_t seen[EDGES];  /* in all cases: a bit for each class of counts */
 static __thread bool counting;
 static __thread uint64_t before;
 
-static void take(uint64_t place)
+static void take(uint64_t point)
 {
-    uint64_t edge = ((place ^ (before >> 1)) * UINT64_C(0x9E3779B97F4A7C15)) >> (64 - BITS);
+    uint64_t edge = ((point ^ (before >> 1)) * UINT64_C(0x9E3779B97F4A7C15)) >> (64 - BITS);
     taken[edge] += taken[edge] != 255;
-    before = place;
+    before = point;
 }
 
 /* Two passes through a loop differ from one; 40 passes count as 50. */
@@ -39,11 +39,11 @@ void __sanitizer_cov_trace_pc(void)
         take((uint64_t)(uintptr_t)__builtin_return_address(0));
 }
 
-/* A place without compiled counters: a line of Python. */
-void edges_place(uint64_t place)
+/* A point without compiled counters: a line of Python. */
+void edges_line(uint64_t point)
 {
     if (counting)
-        take(place);
+        take(point);
 }
 
 void edges_begin(void)

@@ -13,8 +13,8 @@ class Edges:
 
     def __init__(self, library):
         self.library = library
-        library.edges_place.argtypes = [ctypes.c_uint64]
-        library.edges_place.restype = None
+        library.edges_line.argtypes = [ctypes.c_uint64]
+        library.edges_line.restype = None
         self.codes = {}  # code object -> its file's number; None: not the decoder's code
 
     @classmethod
@@ -42,7 +42,7 @@ class Edges:
         return None if self.codes[code] is None else self._line
 
     def _line(self, frame, event, _):
-        self.library.edges_place(self.codes[frame.f_code] + frame.f_lineno)
+        self.library.edges_line(self.codes[frame.f_code] + frame.f_lineno)
         return self._line
 
     @property

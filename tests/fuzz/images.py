@@ -39,9 +39,9 @@ class Edge:
 
     def put(self, data):
         """Return a copy of the bytes at the end of the memory."""
-        place = self.bytes[ROOM - len(data) : ROOM]
-        place[:] = np.frombuffer(data, np.uint8)
-        return place
+        image = self.bytes[ROOM - len(data) : ROOM]
+        image[:] = np.frombuffer(data, np.uint8)
+        return image
 
 
 def mutated(draw, data):
@@ -94,9 +94,9 @@ class Fuzzer:
         draw = self.draw
         LAST.write_bytes(data)
         out = np.empty((draw.randint(1, 60), draw.randint(1, 60), 3), np.uint8)
-        place = self.edge.put(data)
+        image = self.edge.put(data)
         try:
-            height, width = images.size(place)
+            height, width = images.size(image)
             if height * width > 1 << 20:
                 raise ImageError("too large for this test")
             recipe = Recipe(max(1, height + draw.choice([0, 0, -1, 1])), max(1, width + draw.choice([0, 0, -1, 1])))
@@ -104,7 +104,7 @@ class Fuzzer:
             images.RandomResizedCrop(out.shape[:2]).apply(recipe, Draws(draw.getrandbits(64)))
             view = recipe.view
             reading = self.reading()
-            write(place, Placement(view.box, view.to, view.window[:2], view.flip, reading.filter), Target(out), reading)
+            write(image, Placement(view.box, view.to, view.window[:2], view.flip, reading.filter), Target(out), reading)
             self.read += 1
         except ImageError:
             self.refused += 1
@@ -113,14 +113,14 @@ class Fuzzer:
         """Decode bytes that another thread changes at the same time."""
         stop = threading.Event()
         draw = random.Random(self.draw.random())
-        place = self.edge.put(self.valid[0])
-        original = place.copy()
+        image = self.edge.put(self.valid[0])
+        original = image.copy()
 
         def change():
             while not stop.is_set():
-                at = draw.randrange(min(700, len(place)))
-                place[at] = draw.randrange(256)
-                place[at] = original[at]
+                at = draw.randrange(min(700, len(image)))
+                image[at] = draw.randrange(256)
+                image[at] = original[at]
 
         thread = threading.Thread(target=change)
         thread.start()
@@ -130,7 +130,7 @@ class Fuzzer:
             while time.monotonic() < end:
                 rounds += 1
                 try:
-                    images.decode_into(place, out, exif=rounds % 2 == 0, max_pixels=1 << 20, truncated="fill")
+                    images.decode_into(image, out, exif=rounds % 2 == 0, max_pixels=1 << 20, truncated="fill")
                     self.read += 1
                 except ImageError:
                     self.refused += 1

@@ -164,7 +164,7 @@ def test_indices_without_numbers_or_text_are_known_by_their_length():
 
 
 class Mixture:
-    """A sequence of a user's class: the index at `place` is `indices(place)`. It counts the indices that are read."""
+    """A sequence of a user's class: the index at a position is `indices(position)`. It counts those that are read."""
 
     def __init__(self, n, indices):
         self.n, self.indices, self.read = n, indices, 0
@@ -172,9 +172,9 @@ class Mixture:
     def __len__(self):
         return self.n
 
-    def __getitem__(self, place):
+    def __getitem__(self, position):
         self.read += 1
-        return self.indices(place)
+        return self.indices(position)
 
 
 class Named(Mixture):

@@ -34,8 +34,8 @@ def orders_of(n, number):
 def test_a_short_shuffle_is_uniform_over_positions_and_neighbours(n):
     orders = orders_of(n, 30_000 if n < 1000 else 5_000)
     assert (np.sort(orders, axis=1) == np.arange(n)).all()
-    for place in (0, n // 2, n - 1):
-        assert z_score(np.bincount(orders[:, place], minlength=n)) < 3.09, place
+    for position in (0, n // 2, n - 1):
+        assert z_score(np.bincount(orders[:, position], minlength=n)) < 3.09, position
     pairs = np.bincount((orders[:, :-1] * n + orders[:, 1:]).ravel(), minlength=n * n)
     assert z_score(pairs.reshape(n, n)[~np.eye(n, dtype=bool)]) < 3.09
 
@@ -48,8 +48,8 @@ def test_a_long_shuffle_is_uniform_over_positions_and_neighbours(n):
         order = IndexOrder.shuffled(n, epoch, 0)
         for first in (0, n // 3, n - 1001):
             indices = order.part(first, 1001) * parts // n
-            places = np.arange(first, first + len(indices)) * parts // n
-            np.add.at(cells[0], (places, indices), 1)
+            positions = np.arange(first, first + len(indices)) * parts // n
+            np.add.at(cells[0], (positions, indices), 1)
             np.add.at(cells[1], (indices[:-1], indices[1:]), 1)
             np.add.at(cells[2], (indices[:-2], indices[2:]), 1)
     seen = cells[0][cells[0].sum(axis=1) > 0]
@@ -63,7 +63,7 @@ def test_an_array_of_another_kind_is_refused_as_an_order():
             IndexOrder.stored(array)
     with pytest.raises(TypeError, match=r"bounds \(float64\) must be a contiguous array of 5 values"):
         IndexOrder.drawn(5, 5, 0, np.ones(4))
-    with pytest.raises(IndexError, match="without places"):
+    with pytest.raises(IndexError, match="without positions"):
         IndexOrder(0).part(0, 1)
 
 

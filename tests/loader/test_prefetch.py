@@ -45,11 +45,11 @@ def test_items_come_in_order_to_the_end():
 
 def test_no_more_than_so_many_are_taken_before_they_are_asked_for():
     taken = []
-    ahead = Prefetcher((taken.append(i) or i for i in range(50)), 3)
+    prefetcher = Prefetcher((taken.append(i) or i for i in range(50)), 3)
     for i in range(10):
-        assert next(ahead) == i
+        assert next(prefetcher) == i
         assert len(taken) <= i + 4
-    ahead.close()
+    prefetcher.close()
     assert len(taken) <= 13
 
 
@@ -57,35 +57,35 @@ def test_an_exception_comes_in_its_turn_and_others_after_it():
     source = Gated()
     for item in (1, ValueError("two"), 3):
         source.queue.put(item)
-    ahead = Prefetcher(source, 8)
-    assert next(ahead) == 1
+    prefetcher = Prefetcher(source, 8)
+    assert next(prefetcher) == 1
     with pytest.raises(ValueError, match="two"):
-        next(ahead)
-    assert next(ahead) == 3
+        next(prefetcher)
+    assert next(prefetcher) == 3
     source.queue.put(StopIteration())
     with pytest.raises(StopIteration):
-        next(ahead)
+        next(prefetcher)
 
 
 def test_a_forked_child_is_told_to_make_its_own():
-    ahead = Prefetcher(iter(range(5)), 2)
-    assert next(ahead) == 0
+    prefetcher = Prefetcher(iter(range(5)), 2)
+    assert next(prefetcher) == 0
 
     def child():
         with pytest.raises(Closed):
-            next(ahead)
+            next(prefetcher)
 
     in_child(child)
-    assert next(ahead) == 1
+    assert next(prefetcher) == 1
 
 
 def test_a_forked_child_ends_although_a_thread_was_at_work_when_it_was_forked():
-    ahead = Prefetcher(iter(range(5)), 2)
-    assert next(ahead) == 0
+    prefetcher = Prefetcher(iter(range(5)), 2)
+    assert next(prefetcher) == 0
     held, forked = threading.Event(), threading.Event()
 
     def work():
-        with ahead._line.changed:
+        with prefetcher._queue.changed:
             held.set()
             forked.wait()
 
@@ -101,7 +101,7 @@ def test_a_forked_child_ends_although_a_thread_was_at_work_when_it_was_forked():
     forked.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
-    ahead.close()
+    prefetcher.close()
 
 
 class Slow:
@@ -172,11 +172,11 @@ def test_a_waiting_samplers_exception_comes_after_the_batches_before_it():
 
 def test_closing_ends_a_wait():
     source = Gated()
-    ahead = Prefetcher(source, 1)
-    closer = threading.Thread(target=lambda: (source.asked.acquire(), ahead.close()))
+    prefetcher = Prefetcher(source, 1)
+    closer = threading.Thread(target=lambda: (source.asked.acquire(), prefetcher.close()))
     closer.start()
     with pytest.raises(Closed):
-        next(ahead)
+        next(prefetcher)
     source.queue.put(0)
     closer.join()
 
@@ -190,9 +190,9 @@ def test_close_waits_for_an_item_that_is_being_read():
         may_end.wait(LONG_S)
         yield 1
 
-    ahead = Prefetcher(items(), 2)
-    assert next(ahead) == 0
+    prefetcher = Prefetcher(items(), 2)
+    assert next(prefetcher) == 0
     assert reading.wait(LONG_S)
     threading.Timer(0.2, may_end.set).start()
-    ahead.close()
+    prefetcher.close()
     assert may_end.is_set() and not threads()

@@ -120,12 +120,12 @@ def test_a_pickle_in_a_state_is_refused_and_runs_nothing(form):
         batches = iter(loader)
         taken(batches, 2)
         state = loader.state_dict()
-    (place,) = state["workers"]
+    (position,) = state["workers"]
     hostile = pickle.dumps(Exploding())
-    states = hostile if form == "states" else {**place["states"], "generators": hostile}
+    states = hostile if form == "states" else {**position["states"], "generators": hostile}
     with Loader(Counting(), 4, num_workers=1, workers=FORKED) as loader:
         with pytest.raises(TypeError, match="states of a worker must be a dict"):
-            loader.load_state_dict({**state, "workers": ({**place, "states": states},)})
+            loader.load_state_dict({**state, "workers": ({**position, "states": states},)})
         assert loader.state_dict()["workers"] == ()
     assert unpickled == []
 
@@ -144,8 +144,8 @@ def test_a_refused_state_leaves_the_loader_as_it_was(options):
     def situation():
         processes = {process.pid for process in multiprocessing.active_children()}
         sampler = loader.options.batch_sampler
-        place = sampler and (sampler.epoch, sampler.seed)
-        return loader.state_dict(), loader.options, loader.tuning, loader.epoch, loader.seed, processes, place
+        counted = sampler and (sampler.epoch, sampler.seed)
+        return loader.state_dict(), loader.options, loader.tuning, loader.epoch, loader.seed, processes, counted
 
     with Loader(**{"batch_size": SIZE, "workers": FORKED, "seed": 3, **options}) as loader:
         batches = iter(loader)

@@ -20,7 +20,7 @@ class Options:
     num_workers: int
     prefetch_factor: int = 2
     persistent_workers: bool = True
-    ahead: int = 0
+    preload_depth: int = 0
 
 
 class Tuned:
@@ -143,7 +143,7 @@ class Pool:
     def pids(self):
         return [(number, 1, True) for number in range(self.target)]
 
-    def processor_ns(self):
+    def cpu_ns(self):
         return self.used_ns
 
     def make(self, longer):

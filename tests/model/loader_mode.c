@@ -160,7 +160,7 @@ static void dispatch_ahead(uint64_t run, uint32_t last)
     uint32_t slot;
     while (books.next < last && sr_pick_free(ring, &slot) == 0) {
         uint32_t t = books.next;
-        sr_task task = {.iteration = run, .seq = t, .kind = SR_TASK_NEXT, .rows = plan->ranges, .chunk = 1,
+        sr_task task = {.iteration = run, .seq = t, .kind = SR_TASK_NEXT, .rows = plan->ranges, .range_rows = 1,
                         .n_ranges = plan->ranges, .addressee = plan->addressed ? 2 + t % plan->workers : 0};
         *(uint64_t *)sr_task_area(ring, slot) = t + 1;
         books.out_slot[t] = (uint8_t)slot;

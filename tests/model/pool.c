@@ -151,7 +151,7 @@ static void consume(uint32_t which)
 }
 
 /* All tasks are done: the other consumer has gone, and the workers sleep, or one has died. */
-static bool at_rest_or_dead(uint32_t me)
+static bool idle_or_dead(uint32_t me)
 {
     bool others = plan->together || has_gone(OTHER_CONSUMER);
     bool sleep = books.life[1] == SLEEPS && (!plan->together || books.life[2] == SLEEPS);
@@ -170,10 +170,10 @@ void pool(uint32_t me)
     consume(me != SR_CONSUMER);
     if (me != SR_CONSUMER)
         return;
-    wait_until(at_rest_or_dead);
+    wait_until(idle_or_dead);
     while (!all_live(me)) {
         reap_dead();
-        wait_until(at_rest_or_dead);
+        wait_until(idle_or_dead);
     }
     books.ended = 1;
     MUST(sr_state_of(rings[0].slots->state) == SR_FREE);

@@ -30,9 +30,9 @@ struct node {
 
 static struct table tables[COMPONENTS];
 static struct node *nodes;
-static struct place {
+static struct entry {
     uint32_t node, hash; /* most nodes with another hash need not be looked at */
-} *places;
+} *table;
 static uint32_t *edges_from, *edges_to, n_nodes, room_nodes, loaded[COMPONENTS];
 static size_t n_edges, room_edges;
 static uint32_t n_components, n_slots, n_participants, ends;
@@ -141,26 +141,26 @@ static uint32_t save(uint32_t c)
     return loaded[c] = intern(&tables[c], s.bytes, s.length);
 }
 
-/* The place for a new node: places are found by the hash, and the next one is taken if one is occupied. */
-static uint32_t free_place(uint32_t hash)
+/* The entry for a new node: entries are found by the hash, and the next one is taken if one is occupied. */
+static uint32_t free_entry(uint32_t hash)
 {
     uint32_t at = hash & (room_nodes - 1);
-    while (places[at].node != UINT32_MAX)
+    while (table[at].node != UINT32_MAX)
         at = (at + 1) & (room_nodes - 1);
     return at;
 }
 
 static void make_room(void)
 {
-    struct place *old = places;
+    struct entry *old = table;
     uint32_t had = room_nodes;
     room_nodes = had ? 2 * had : 1 << 16;
     nodes = grown(nodes, room_nodes / 2 * sizeof *nodes);
-    places = grown(NULL, room_nodes * sizeof *places);
-    memset(places, 0xff, room_nodes * sizeof *places);
+    table = grown(NULL, room_nodes * sizeof *table);
+    memset(table, 0xff, room_nodes * sizeof *table);
     for (uint32_t i = 0; i < had; i++)
         if (old[i].node != UINT32_MAX)
-            places[free_place(old[i].hash)] = old[i];
+            table[free_entry(old[i].hash)] = old[i];
     free(old);
 }
 
@@ -170,13 +170,13 @@ static uint32_t enter(const uint32_t *id, uint32_t parent, uint16_t step)
     if (n_nodes + 1 >= room_nodes / 2)
         make_room();
     uint32_t hash = (uint32_t)hash_of(id, sizeof nodes->id), at = hash & (room_nodes - 1);
-    for (; places[at].node != UINT32_MAX; at = (at + 1) & (room_nodes - 1))
-        if (places[at].hash == hash && memcmp(nodes[places[at].node].id, id, sizeof nodes->id) == 0)
-            return places[at].node;
+    for (; table[at].node != UINT32_MAX; at = (at + 1) & (room_nodes - 1))
+        if (table[at].hash == hash && memcmp(nodes[table[at].node].id, id, sizeof nodes->id) == 0)
+            return table[at].node;
     memcpy(nodes[n_nodes].id, id, sizeof nodes->id);
     nodes[n_nodes].parent = parent;
     nodes[n_nodes].step = step;
-    places[at] = (struct place){n_nodes, hash};
+    table[at] = (struct entry){n_nodes, hash};
     return n_nodes++;
 }
 

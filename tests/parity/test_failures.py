@@ -70,12 +70,12 @@ def test_an_exception_that_cannot_be_rebuilt_is_still_told(make, error):
 
 
 def test_the_place_of_an_exception_is_reported(make):
-    places = [
+    cases = [
         (FailingStream(), {}, OverflowError),
         (Values([1, 2]), {"collate_fn": bad_collate}, ArithmeticError),
         (Values([1, 2]), {"worker_init_fn": bad_begin}, LookupError),
     ]
-    for dataset, options, kind in places:
+    for dataset, options, kind in cases:
         pattern = f"Caught {kind.__name__} in DataLoader worker process 0."
         with raises(kind, match=re.escape(pattern)):
             list(make(dataset, batch_size=3, num_workers=1, **options))

@@ -41,9 +41,9 @@ def served(trips):
 
 
 def claimed(rings, trips):
-    """Claim a task; return (the place of its segment, the slot writer)."""
-    ring, fill = rings.claim(rings.wake_count())
-    return [trip.ring for trip in trips].index(ring), fill
+    """Claim a task; return (the index of its segment, the slot writer)."""
+    ring, writer = rings.claim(rings.wake_count())
+    return [trip.ring for trip in trips].index(ring), writer
 
 
 def test_the_segment_with_the_lowest_share_of_made_batches_comes_first(trips):
@@ -53,11 +53,11 @@ def test_the_segment_with_the_lowest_share_of_made_batches_comes_first(trips):
             trip.put(batch)
         trip.dispatch([0], seq=10)
         trip.dispatch([0], seq=11)
-    places, fills = zip(*(claimed(rings, trips) for _ in range(6)), strict=True)
-    assert places[:2] == (2, 1)  # shares 0 and 1/3, and then a claim counts as a batch
-    assert sorted(places) == [0, 0, 1, 1, 2, 2]
-    for fill in fills:
-        fill.abort()
+    indices, writers = zip(*(claimed(rings, trips) for _ in range(6)), strict=True)
+    assert indices[:2] == (2, 1)  # shares 0 and 1/3, and then a claim counts as a batch
+    assert sorted(indices) == [0, 0, 1, 1, 2, 2]
+    for writer in writers:
+        writer.abort()
 
 
 def test_equal_segments_take_turns(trips):
@@ -66,9 +66,9 @@ def test_equal_segments_take_turns(trips):
         trip.dispatch([0], seq=0)
         trip.dispatch([0], seq=1)
     found = [claimed(rings, trips) for _ in range(6)]
-    assert [place for place, _ in found] == [1, 2, 0, 1, 2, 0]
-    for _, fill in found:
-        fill.abort()
+    assert [index for index, _ in found] == [1, 2, 0, 1, 2, 0]
+    for _, writer in found:
+        writer.abort()
 
 
 def test_a_closed_segment_is_passed_over_and_one_that_was_removed_is_not_served(trips):
@@ -76,10 +76,10 @@ def test_a_closed_segment_is_passed_over_and_one_that_was_removed_is_not_served(
     slots = [trip.dispatch([0]) for trip in trips]
     trips[0].ring.close()
     rings.remove(trips[1].ring)
-    place, fill = claimed(rings, trips)
-    with fill:
-        trips[2].encoder.publish(fill, [7], BATCH)
-    assert place == 2 and trips[2].take(slots[2]) == 7
+    index, writer = claimed(rings, trips)
+    with writer:
+        trips[2].encoder.publish(writer, [7], BATCH)
+    assert index == 2 and trips[2].take(slots[2]) == 7
     seen = rings.wake_count()
     trips[2].ring.wake_worker(WORKER)
     assert rings.claim(seen) is None

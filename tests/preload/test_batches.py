@@ -17,7 +17,7 @@ from torch.nn.utils import rnn  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
 from slipring.torch.device.mover import each_leaf, tensors_in  # noqa: E402
 from tests.support.datasets import Values  # noqa: E402
-from tests.support.inside import ahead_of  # noqa: E402
+from tests.support.inside import preloader_of  # noqa: E402
 from tests.support.processes import until  # noqa: E402
 from tests.support.torch_datasets import Made, Pair, Record  # noqa: E402
 
@@ -125,7 +125,7 @@ def test_batches_ready_ahead_take_no_slots_from_the_program():
     options = {"num_workers": 1, "memory": Memory(copy="never"), "device": Device("cpu", preload=40)}
     with DataLoader(Made(torch.tensor, 60), **options) as loader:
         batches = iter(loader)
-        until(lambda: len(ahead_of(batches).ready) == 40, "40 batches are ready")
+        until(lambda: len(preloader_of(batches).ready) == 40, "40 batches are ready")
         assert [batch.item() for batch in batches] == list(range(60))
 
 

@@ -77,55 +77,55 @@ def driver(stub, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def place(monkeypatch):
+def device(monkeypatch):
     monkeypatch.setattr(torch, "get_device_module", lambda device: torch.cuda)
     return devices.Accelerator(torch.device("cuda:3"))
 
 
-def test_memory_is_registered_for_all_devices_with_the_devices_context(driver, place):
-    assert place.register(ADDRESS, BYTES) is None
+def test_memory_is_registered_for_all_devices_with_the_devices_context(driver, device):
+    assert device.register(ADDRESS, BYTES) is None
     assert driver.said() == f"{BEGIN}mode 2;register {ADDRESS:#x} {BYTES} 1;mode 0;{END}"
-    place.unregister(ADDRESS)
+    device.unregister(ADDRESS)
     assert driver.said() == f"{BEGIN}mode 2;unregister {ADDRESS:#x};mode 0;{END}"
 
 
-def test_a_refusal_has_the_drivers_name_for_it(driver, place):
+def test_a_refusal_has_the_drivers_name_for_it(driver, device):
     for code, text in ((712, "ALREADY (712)"), (5, "error (5)")):
         ctypes.c_int.in_dll(driver, "answer").value = code
-        assert text in place.register(ADDRESS, BYTES)
+        assert text in device.register(ADDRESS, BYTES)
         assert driver.said().endswith(END)
 
 
-def test_a_device_without_a_context_is_reported_and_no_context_of_others_is_popped(driver, place):
+def test_a_device_without_a_context_is_reported_and_no_context_of_others_is_popped(driver, device):
     ctypes.c_int.in_dll(driver, "broken").value = 4
-    assert "(4)" in place.register(ADDRESS, BYTES)
+    assert "(4)" in device.register(ADDRESS, BYTES)
     with pytest.raises(RuntimeError, match=r"\(4\)"):
-        place.unregister(ADDRESS)
+        device.unregister(ADDRESS)
     assert driver.said() == "device 3;retain 10;" * 2
 
 
-def test_the_threads_capture_mode_is_relaxed_and_put_back(driver, place):
-    with place.thread():
+def test_the_threads_capture_mode_is_relaxed_and_put_back(driver, device):
+    with device.thread():
         assert driver.said() == "mode 2;"
     assert driver.said() == "mode 0;"
 
 
-def test_without_the_driver_and_for_other_devices_nothing_is_registered_and_that_is_reported(place, monkeypatch):
+def test_without_the_driver_and_for_other_devices_nothing_is_registered_and_that_is_reported(device, monkeypatch):
     monkeypatch.setattr(devices, "_driver", lambda: None)
-    assert "libcuda" in place.register(ADDRESS, BYTES)
-    with place.thread():
+    assert "libcuda" in device.register(ADDRESS, BYTES)
+    with device.thread():
         pass
     monkeypatch.setattr(torch, "get_device_module", lambda device: torch.xpu)
-    place = devices.Accelerator(torch.device("xpu:0"))
-    assert place.register(ADDRESS, BYTES) == "xpu devices cannot register host memory"
+    device = devices.Accelerator(torch.device("xpu:0"))
+    assert device.register(ADDRESS, BYTES) == "xpu devices cannot register host memory"
 
 
-def test_a_staged_array_may_overlap_itself_and_gets_no_gaps(place, monkeypatch):
+def test_a_staged_array_may_overlap_itself_and_gets_no_gaps(device, monkeypatch):
     empty_like = torch.empty_like
     monkeypatch.setattr(torch, "empty_like", lambda tensor, pin_memory: empty_like(tensor))
     image = torch.arange(24.0).reshape(1, 2, 3, 4)
     for tensor in (torch.ones(1).expand(5), torch.arange(10)[::2], image.permute(0, 3, 1, 2)):
-        staged = place.stage(tensor)
+        staged = device.stage(tensor)
         assert torch.equal(staged, tensor) and staged.untyped_storage().nbytes() == tensor.nbytes
     assert staged.is_contiguous(memory_format=torch.channels_last)
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from slipring.errors import Closed  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
 from tests.support import inside  # noqa: E402
-from tests.support.inside import ahead_of, engines_of  # noqa: E402
+from tests.support.inside import engines_of, preloader_of  # noqa: E402
 from tests.support.parts import one_fast  # noqa: E402
 from tests.support.torch_datasets import Made  # noqa: E402
 
@@ -101,9 +101,9 @@ def test_close_from_another_thread_ends_a_next_that_waits(lab):
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    ahead = ahead_of(batches)
-    while not ahead.asking:
-        ahead.filled.acquire(timeout=0.01)
+    preloader = preloader_of(batches)
+    while not preloader.awaited:
+        preloader.filled.acquire(timeout=0.01)
     batches.close()
     consumer.join()
     assert [type(one) for one in outcome] == [Closed]
@@ -115,7 +115,7 @@ def test_close_from_another_thread_ends_a_next_that_waits(lab):
 
 
 def test_a_transform_that_does_not_return_is_waited_for_once_and_told(caplog, monkeypatch):
-    monkeypatch.setattr(inside.ahead, "TRANSFORM_S", 0.5)
+    monkeypatch.setattr(inside.prefetch, "TRANSFORM_S", 0.5)
     begun, gate = threading.Event(), threading.Event()
 
     def hangs(batch):

@@ -48,9 +48,9 @@ def test_another_device_gets_other_slots_and_workers(lab, sockets):
         assert placement(loader) == ("default", None)
 
 
-@pytest.mark.parametrize(("places", "numa"), [(["1b", "9b"], "auto"), (["1b", "43"], None)])
-def test_no_node_is_chosen_for_devices_on_two_nodes_or_if_none_is_wanted(lab, sockets, places, numa):
-    lab.pci_addresses = [address(place) for place in places]
+@pytest.mark.parametrize(("devices", "numa"), [(["1b", "9b"], "auto"), (["1b", "43"], None)])
+def test_no_node_is_chosen_for_devices_on_two_nodes_or_if_none_is_wanted(lab, sockets, devices, numa):
+    lab.pci_addresses = [address(device) for device in devices]
     devices = ["privateuseone:0", "privateuseone:1"]
     with DataLoader(Made(affinity, 2), 1, num_workers=1, device=devices, workers=Workers(numa=numa)) as loader:
         batches = iter(loader)

@@ -191,8 +191,8 @@ def test_no_view_of_a_registered_slot_is_handed_out_after_a_device(lab):
     with DataLoader(Made(image, 40), 4, num_workers=1, device=DEVICE, persistent_workers=True) as loader:
         list(read_all(lab, loader))
         assert lab.registered
-        for place in (None, "cpu", Device("cpu", preload=0)):
-            loader.device = place
+        for device in (None, "cpu", Device("cpu", preload=0)):
+            loader.device = device
             for images, _labels in loader:
                 assert not is_registered(lab, images)
         loader.device = DEVICE

@@ -8,7 +8,7 @@ import pytest
 import slipring
 from tests.support.inside import Frontend, LoaderCore
 
-BEGINNING = ["Engine", "EngineCache", "LocalWorker", "Position", "StreamPlan", "lend", "map_plan", "positions_of"]
+BEGINNING = ["Engine", "EngineCache", "LocalWorker", "Position", "StreamPlan", "lend", "map_plan", "loaded_positions"]
 
 
 def loaders():

@@ -59,7 +59,7 @@ def test_a_module_can_be_read_in_one_sitting():
 PASS_ON = {
     "_core/ring/_check.pyx",  # the first exception of several handlers is raised when all have run
     "_core/workers/_rng_guard.pyx",  # likewise
-    "_core/passes/ahead.py",  # two threads
+    "_core/passes/prefetch.py",  # two threads
     "_core/workers/concurrency.py",  # the result of a coroutine, and of a thread
     "_core/workers/worker.py",  # a thread worker
     "_files/systems.py",  # a read in a thread

@@ -168,16 +168,16 @@ def test_a_new_common_option_takes_one_declaration(tmp_path):
     for entry in PACKAGE.iterdir():
         if entry.name not in ("options.py", "__pycache__"):
             (copy / entry.name).symlink_to(entry)
-    before, place, after = (PACKAGE / "options.py").read_text().partition("class FlowOptions(CommonOptions")
+    before, heading, after = (PACKAGE / "options.py").read_text().partition("class FlowOptions(CommonOptions")
     before, entry, fields = before.rstrip().partition("    skip_none : bool")
-    (copy / "options.py").write_text(f"{before}{ENTRY}{entry}{fields}\n{FIELD}{place}{after}")
+    (copy / "options.py").write_text(f"{before}{ENTRY}{entry}{fields}\n{FIELD}{heading}{after}")
     code = NEW
     if "torch.DataLoader" in LOADERS:
         code += "from slipring.torch import DataLoader\n"
         code += "assert DataLoader([1], skip_odd=True)._options_now.skip_odd\n"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert place and done.returncode == 0, done.stderr
+    assert heading and done.returncode == 0, done.stderr
 
 
 def test_positional_arguments_end_after_batch_size_and_the_error_says_so():

@@ -14,8 +14,8 @@ NAME_MODULES = (
 )
 # Private attributes that single tests still use themselves. Only ever shorten this list.
 STILL_USED = (
-    "_attach _begun _change _choose _division _early _end _kept _line _loader _mine _open _open_here "
-    "_samples _shut_down_all _workers"
+    "_attach _begun _change _choose _division _early _end _kept _loader _mine _open _open_here "
+    "_queue _samples _shut_down_all _workers"
 )
 # Attributes of objects of torch, Python, pytest and fsspec that objects of slipring have, too.
 OF_OTHERS = (

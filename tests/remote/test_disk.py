@@ -32,8 +32,8 @@ def test_every_changed_or_missing_byte_of_an_entry_and_another_entry_are_noticed
     (entry,) = files_below(disk)
     whole = entry.read_bytes()
     damages = [whole + b"x", entry_of(disk, "other").read_bytes()]
-    for place in range(len(whole)):
-        damages += [whole[:place], whole[:place] + bytes([whole[place] ^ 0x80]) + whole[place + 1 :]]
+    for at in range(len(whole)):
+        damages += [whole[:at], whole[:at] + bytes([whole[at] ^ 0x80]) + whole[at + 1 :]]
     for damaged in damages:
         entry.write_bytes(damaged)
         assert cache.get("name") is None
@@ -152,26 +152,26 @@ def test_files_of_other_programs_are_neither_removed_nor_counted(disk):
 
 
 def test_a_full_disk_fails_no_read_and_is_reported_once(tmp_path, serve, small, caplog):
-    place = Path(small(1 << 20))
+    directory = Path(small(1 << 20))
     (tmp_path / "served").mkdir()
     data = os.urandom(4 << 20)
     (tmp_path / "served" / "bytes").write_bytes(data)
     url = f"{serve(tmp_path / 'served').url}/bytes"
-    storage = slipring.Storage(disk_cache=place, disk_cache_bytes="1GiB")
+    storage = slipring.Storage(disk_cache=directory, disk_cache_bytes="1GiB")
     for _ in range(2):
         for at in range(0, len(data), 200_000):
             assert read_of(storage)(url, at, min(len(data), at + 200_000)) == data[at : at + 200_000]
     (said,) = caplog.messages
-    assert os.strerror(errno.ENOSPC) in said and str(place) in said
-    assert len(files_below(place, "*.entry")) >= 3 and files_below(place, "*.part") == []
+    assert os.strerror(errno.ENOSPC) in said and str(directory) in said
+    assert len(files_below(directory, "*.entry")) >= 3 and files_below(directory, "*.part") == []
 
 
 def test_a_folder_that_becomes_read_only_still_serves_its_entries(small, caplog):
-    place = small(1 << 20)
-    cache = DiskCache(place, LARGE)
+    directory = small(1 << 20)
+    cache = DiskCache(directory, LARGE)
     cache.put("name", data_of("name"))
-    subprocess.run(["mount", "-o", "remount,ro", place], check=True)
-    for opened in (cache, DiskCache(place, LARGE)):
+    subprocess.run(["mount", "-o", "remount,ro", directory], check=True)
+    for opened in (cache, DiskCache(directory, LARGE)):
         opened.put("other", b"bytes")
         assert opened.get("name") == data_of("name") and opened.get("other") is None
     (said,) = caplog.messages

@@ -20,7 +20,7 @@ else:
     Handler = arrow_fs.FileSystemHandler
 
 
-PLACES = """
+LOCATIONS = """
 import json
 import slipring
 from pyarrow import fs
@@ -36,15 +36,15 @@ def pyarrow(secret, endpoint):
 def below(secret, endpoint):
     return {"filesystem": fs.SubTreeFileSystem("bucket", pyarrow(secret, endpoint)["filesystem"])}
 
-places = [("one", "a:1"), ("another", "a:1"), ("one", "b:1")]
+locations = [("one", "a:1"), ("another", "a:1"), ("one", "b:1")]
 kinds = (s3fs, pyarrow, below)
-print(json.dumps([[slipring.Storage(**kind(*place), disk_cache="/kept")._token for place in places] for kind in kinds]))
+print(json.dumps([[slipring.Storage(**kind(*at), disk_cache="/kept")._token for at in locations] for kind in kinds]))
 """
 
 
 def test_names_of_cached_files_depend_on_the_location_and_on_no_secret():
     """In a separate process: pyarrow's S3 has threads that stay."""
-    done = subprocess.run([sys.executable, "-c", PLACES], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", LOCATIONS], capture_output=True, text=True, check=True)
     tokens = json.loads(done.stdout)
     assert all(one == another != elsewhere for one, another, elsewhere in tokens)
     assert len({one for one, *_ in tokens}) == len(tokens) == 3
@@ -63,7 +63,7 @@ SECRETS = [
     "timeout", "request_timeout", "cache_regions", "loop", "asynchronous", "skip_instance_cache",
     "use_listings_cache",
 ]  # fmt: skip
-PLACE_OPTIONS = [
+LOCATION_OPTIONS = [
     "gist_id", "instance", "username", "user",  # these may name a location
     "root_file_id", "store_name", "bucket", "endpoint_url", "fo", "key_prefix", "tenant",
     "whatever a file system of one's own calls it",
@@ -77,7 +77,7 @@ def test_every_option_but_who_reads_and_how_is_part_of_a_name(within):
 
     for name in SECRETS:
         assert of(name, "one") == of(name, "another"), name
-    for name in PLACE_OPTIONS:
+    for name in LOCATION_OPTIONS:
         assert of(name, "one") != of(name, "another"), name
         assert of(name, "one") == of(name, "one"), name
 
@@ -121,19 +121,19 @@ def test_file_systems_of_ones_own_are_distinguished_by_class_and_by_all_options(
     from fsspec.implementations.reference import ReferenceFileSystem
 
     assert token(Own("a", "b")) == token(Own("a", "b"))
-    assert len({token(kind(*place)) for kind in (Own, Other) for place in [("a", "b"), ("a", "c"), ()]}) == 6
+    assert len({token(kind(*location)) for kind in (Own, Other) for location in [("a", "b"), ("a", "c"), ()]}) == 6
     assert token(Own(shelf="a", token="x")) == token(Own(shelf="a", token="y")) != token(Own(shelf="b"))
-    below = [token(fsspec.filesystem("simplecache", fs=Own(place))) for place in ("a", "b")]
+    below = [token(fsspec.filesystem("simplecache", fs=Own(location))) for location in ("a", "b")]
     assert below[0] != below[1]
-    several = [token(ReferenceFileSystem({}, fs={"memory": Own(place)})) for place in ("a", "b")]
+    several = [token(ReferenceFileSystem({}, fs={"memory": Own(location)})) for location in ("a", "b")]
     assert several[0] != several[1]
 
 
 class Shelf(Handler):
     """The handler of a user's own file system for pyarrow."""
 
-    def __init__(self, place):
-        self.place, self.fs = place, "a file system"
+    def __init__(self, location):
+        self.location, self.fs = location, "a file system"
 
     def _none(self, *args):
         raise NotImplementedError
@@ -143,9 +143,9 @@ class Shelf(Handler):
     open_input_file = open_output_stream = open_append_stream = __eq__ = __ne__ = _none
 
 
-@pytest.mark.parametrize("handler", [Shelf, lambda place: arrow_fs.FSSpecHandler(Own(place))])
+@pytest.mark.parametrize("handler", [Shelf, lambda location: arrow_fs.FSSpecHandler(Own(location))])
 def test_handlers_of_pyarrow_are_distinguished_by_their_pickles(handler):
-    def of(place):
-        return token(arrow_fs.PyFileSystem(handler(place)))
+    def of(location):
+        return token(arrow_fs.PyFileSystem(handler(location)))
 
     assert of("a") == of("a") != of("b")

@@ -58,10 +58,10 @@ def test_messages_and_attributes_of_errors_have_no_credentials():
     assert "hidden" not in shown([f"https://h/{'a' * 450}{SIGNED}"])
 
 
-@pytest.mark.parametrize(("kind", "place"), [("Tar", "/nowhere"), ("TableDataset", "/secret"), ("Folder", "")])
-def test_a_file_that_cannot_be_read_is_named_without_credentials(server, serve, folder, place, kind):
+@pytest.mark.parametrize(("kind", "path"), [("Tar", "/nowhere"), ("TableDataset", "/secret"), ("Folder", "")])
+def test_a_file_that_cannot_be_read_is_named_without_credentials(server, serve, folder, path, kind):
     """The texts of fsspec and aiohttp, which are printed as causes, contain none either."""
-    url = (server if place else serve(folder, fail=1.0)).url + place
+    url = (server if path else serve(folder, fail=1.0)).url + path
     url = url.replace("://", "://me:hidden@") + "/0.tar" + SIGNED
     read = {
         "Tar": lambda storage: images.Tar(url, storage=storage),

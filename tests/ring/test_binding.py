@@ -19,13 +19,13 @@ from tests.support.trip import Trip
 
 def test_a_worker_continues_after_a_batch_that_was_too_large():
     trip = Trip(2, capacity=1 << 20)
-    fill = trip.claim()
-    with fill:
+    writer = trip.claim()
+    with writer:
         with pytest.raises(BatchTooLarge):
-            trip.encoder.publish(fill, [[np.zeros(1 << 19, np.uint8) for _ in range(3)]])
-        fill.rewind()
-        trip.encoder.publish(fill, [np.ones(1 << 19, np.uint8)])
-    assert trip.take(fill.slot).sum() == 1 << 19
+            trip.encoder.publish(writer, [[np.zeros(1 << 19, np.uint8) for _ in range(3)]])
+        writer.rewind()
+        trip.encoder.publish(writer, [np.ones(1 << 19, np.uint8)])
+    assert trip.take(writer.slot).sum() == 1 << 19
 
 
 def test_indices_larger_than_the_task_area_say_so():
@@ -38,11 +38,11 @@ def test_indices_larger_than_the_task_area_say_so():
 
 
 def test_the_largest_possible_request_is_refused_in_numbers(trip):
-    fill = trip.claim()
-    with fill, pytest.raises(BatchTooLarge) as caught:
+    writer = trip.claim()
+    with writer, pytest.raises(BatchTooLarge) as caught:
         empty((1 << 61,), np.uint8)
     assert caught.value.needed >= 1 << 61
-    fill.abort()
+    writer.abort()
 
 
 def test_bad_arguments_are_refused(tmp_path):
@@ -121,10 +121,10 @@ def kill_until(thread, done):
 
 
 def test_a_slot_that_was_taken_away_says_so(trip):
-    fill = trip.claim()
+    writer = trip.claim()
     assert trip.ring.recover(1) == 1
-    with fill, pytest.raises(SlotLost, match="taken from a worker thought dead"):
-        trip.encoder.publish(fill, [1])
+    with writer, pytest.raises(SlotLost, match="taken from a worker thought dead"):
+        trip.encoder.publish(writer, [1])
     again = trip.ring.claim(2, 5)
     with again:
         trip.encoder.publish(again, [2])

@@ -50,8 +50,8 @@ def of_one_number(function):
     """Call `function` in a nested namespace, in a process whose number also exists outside."""
     for number in range(30_000, 20_000, -1):
         numbers = struct.pack("ii", number, number)
-        place = ctypes.create_string_buffer(numbers)
-        how = struct.pack("10Q", 0, 0, 0, 0, SIGCHLD, 0, 0, 0, ctypes.addressof(place), 2)
+        pids = ctypes.create_string_buffer(numbers)
+        how = struct.pack("10Q", 0, 0, 0, 0, SIGCHLD, 0, 0, 0, ctypes.addressof(pids), 2)
         pid = libc.syscall(SYS_CLONE3, how, len(how))
         if pid == 0:
             run(function)

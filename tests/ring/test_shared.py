@@ -255,7 +255,7 @@ def test_an_observer_sees_readers_and_how_far_they_are_behind(share):
     assert (info["n_participants"], info["n_readers"], info["shared"]) == (3, 2, 2)
     assert watch.participants()["pid"].tolist() == [os.getpid(), 0, 0]
     assert watch.readers()["pid"].tolist() == [os.getpid()] * 2
-    assert watch.readers()["behind"].tolist() == [2, 1]
+    assert watch.readers()["lag"].tolist() == [2, 1]
     assert sorted(watch.slots()["readers"].tolist()) == [2, 3]
     del kept, taken
 

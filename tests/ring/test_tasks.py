@@ -9,14 +9,14 @@ from slipring.errors import BatchTooLarge
 from tests.support.inside import FINISH, MAX_RANGES, IndexOrder, Slices, _ring
 
 
-def indices_of(trip, indices, chunk=0):
+def indices_of(trip, indices, range_rows=0):
     """Return a task as a worker reads it."""
-    trip.dispatch(indices, chunk)
-    fill = trip.ring.claim(1, 5)
-    found = fill.indices()
+    trip.dispatch(indices, range_rows)
+    writer = trip.ring.claim(1, 5)
+    found = writer.indices()
     trip.ring.begin_iteration(0)
-    if chunk == 0:
-        fill.abort()
+    if range_rows == 0:
+        writer.abort()
     return found
 
 
@@ -47,7 +47,7 @@ def test_indices_arrive_as_the_object_that_held_them(trip, indices):
 @pytest.mark.parametrize("kind", [tuple, list, np.array, set])
 def test_a_chunk_of_indices_is_a_part_of_them(trip, kind):
     indices = kind(["a", "b", "c"])
-    found = indices_of(trip, indices, chunk=2)
+    found = indices_of(trip, indices, range_rows=2)
     if kind is set:  # pickling may change its order
         assert type(found) is list and len(set(found)) == 2 and set(found) < indices
     else:
@@ -94,24 +94,24 @@ def test_a_task_carries_the_dispatchers_arguments(trip):
     trip.ring.begin_iteration(7)
     trip.ring.dispatch(slot, [5], 7, 3, big, 99, 12, 2, 0, True)  # addressed to participant 1
     assert trip.ring.claim(2, 0) is None
-    fill = trip.ring.claim(1, 5)
-    assert (fill.iteration, fill.epoch, fill.seq, fill.seed, fill.sequence) == (7, 3, big, 99, 12)
-    assert fill.single and fill.n_rows == 1 and fill.n_ranges == 0 and fill.range is None
-    assert fill.asked_for is None and fill.indices() == [5] == fill.asked_for
-    assert (fill.slot, fill.participant, fill.ring) == (slot, 1, trip.ring)
-    fill.abort()
+    writer = trip.ring.claim(1, 5)
+    assert (writer.iteration, writer.epoch, writer.seq, writer.seed, writer.sequence) == (7, 3, big, 99, 12)
+    assert writer.single and writer.n_rows == 1 and writer.n_ranges == 0 and writer.range is None
+    assert writer.asked_for is None and writer.indices() == [5] == writer.asked_for
+    assert (writer.slot, writer.participant, writer.ring) == (slot, 1, trip.ring)
+    writer.abort()
 
 
 def test_a_stream_has_no_indices(trip):
     trip.ring.dispatch(trip.ring.pick_free(), None, 0, 0, 0, 0, 0, 0, 0, False)
-    fill = trip.ring.claim(1, 5)
-    assert fill.kind == _ring.TASK_NEXT and fill.indices() == []
-    fill.abort()
+    writer = trip.ring.claim(1, 5)
+    assert writer.kind == _ring.TASK_NEXT and writer.indices() == []
+    writer.abort()
 
 
 @pytest.mark.parametrize("indices", [list(range(10)), [str(i) for i in range(10)]], ids=["ints", "texts"])
 def test_a_shared_task_gives_each_range_its_rows(trip, indices):
-    trip.dispatch(indices, chunk=4)
+    trip.dispatch(indices, range_rows=4)
     fills = [trip.ring.claim(1, 5) for _ in range(3)]
     assert [f.range for f in fills] == [0, 1, 2] and fills[0].n_ranges == 3
     assert [f.rows_of(f.range) for f in fills] == [(0, 4), (4, 8), (8, 10)]

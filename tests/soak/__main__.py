@@ -26,7 +26,7 @@ from bench.record import Table, finish, option
 from tests.fault.rounds import Killer, expect_deaths
 from tests.soak.judge import LEAST, judge, table
 from tests.soak.lives import Lives, residents
-from tests.soak.watch import QUANTITIES, at_rest
+from tests.soak.watch import QUANTITIES, quantities
 from tests.support.leaks import Snapshot
 
 TURN_S = 1200  # a turn that takes longer hangs
@@ -62,7 +62,7 @@ def run(minutes, seed, quick, plants):
         turns += 1
         if wrong := {name: counts[name] for name in WRONG if counts[name] != previous[name]}:
             print(f"turn {turns}, seed {seed}: {wrong} after {what}", file=sys.stderr)
-        found = at_rest(settled)
+        found = quantities(settled)
         series.extend([time.monotonic() - began, *(found[q.name] for q in QUANTITIES)])
         if time.monotonic() > told + 60:
             told = time.monotonic()

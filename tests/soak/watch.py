@@ -71,7 +71,7 @@ def segments_memory():
     return sum(found.values())
 
 
-def at_rest(residents):
+def quantities(residents):
     """Return {name: value} of the quantities at one time."""
     gc.collect()
     own = fields("self")

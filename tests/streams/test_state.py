@@ -126,7 +126,7 @@ def test_a_source_that_has_become_shorter_is_an_error():
         state["workers"][0]["states"]["iterator"]["rows"] = 10_000
     with slipring.stream(blocks, 10) as loader:
         loader.load_state_dict(state)
-        with pytest.raises(ValueError, match=r"10000 rows were given out .* now ends after"):
+        with pytest.raises(ValueError, match=r"10000 rows were read of .* now ends after"):
             next(iter(loader))
 
 

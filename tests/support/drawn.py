@@ -114,15 +114,15 @@ def described(value):
 
 def outcome(trip, make):
     """Make a batch in a slot; return it as the consumer gets it, or the exception."""
-    fill = trip.claim(range(100, 100 + ROWS))
-    with fill:
+    writer = trip.claim(range(100, 100 + ROWS))
+    with writer:
         try:
             box = [make()]
         except Exception as error:
-            fill.abort()
+            writer.abort()
             return type(error), str(error)
-        trip.encoder.publish(fill, box)
-    return described(trip.take(fill.slot))
+        trip.encoder.publish(writer, box)
+    return described(trip.take(writer.slot))
 
 
 def drawn_samples(rng, leaves):

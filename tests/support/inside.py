@@ -14,7 +14,7 @@ _NAMES = {
     "slipring._core.codec": "_codec cache_names pytree tensors",
     "slipring._core.workers": "deaths heap memory pickling pool_client process_pool seeding thread_pool worker "
     "worker_main",
-    "slipring._core.passes": "ahead engine reporting sharing tuning",
+    "slipring._core.passes": "engine prefetch reporting sharing tuning",
     "slipring._core.codec._codec": "COPY_ALWAYS COPY_AUTO COPY_NEVER empty probe receive",
     "slipring._core.codec._collate": "default_collate",
     "slipring._core.codec._encode": "BATCH ERROR Encoder layout view",
@@ -27,7 +27,7 @@ _NAMES = {
     "slipring._core.ring._segment": "READ_COUNTS copy_bytes copy_ways memory_available now",
     "slipring._core.ring._slot": "Lease",
     "slipring._core.ring._watch": "NO_SLOT PARTICIPANT RECORD SLOT STAGES STATES NoSegment Watch",
-    "slipring._core.passes.ahead": "Prefetcher",
+    "slipring._core.passes.prefetch": "Prefetcher",
     "slipring._core.passes.frontend": "Frontend",
     "slipring._core.passes.loader": "LoaderCore",
     "slipring._core.options.checks": "function instance integer seconds worker_count",
@@ -37,7 +37,7 @@ _NAMES = {
     "slipring._core.workers.fetch": "Fetcher",
     "slipring._core.options.values": "Options",
     "slipring._core.workers.pickling": "SharedPickle",
-    "slipring._core.codec.pytree": "BadDefinition parse",
+    "slipring._core.codec.pytree": "BadTreeDef parse",
     "slipring._core.passes.reporting": "look",
     "slipring._core.ring.signals": "no_interrupt",
     "slipring._core.passes.tuning": "BATCHES LONG_WINDOW NEVER WINDOW Tuner Tuning",
@@ -112,9 +112,9 @@ def coordinator_of(loader):
     return loader._ingest.coordinator
 
 
-def ahead_of(iterator):
+def preloader_of(iterator):
     """Return the part of an iterator that moves its batches to a device before they are requested."""
-    return iterator.ahead
+    return iterator.preloader
 
 
 def count_of(queue):

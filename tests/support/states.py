@@ -43,7 +43,7 @@ _WRONG = {
     "object": (3, "x", [1]), "array": (3, "x", {"x": 1}), "string": (3, ["x"]), "boolean": ("x", 3),
     "integer": ("x", 1.5, True, 1 << 70, [1]),
 }  # fmt: skip
-_PLACE = {"batches": 1, "states": None}
+_POSITION = {"batches": 1, "states": None}
 _RANKS = {"by": "BatchSampler", "rank": 0, "world_size": 1, "batch_size": 1}
 
 
@@ -58,7 +58,7 @@ def _wrong(rule):
     """Yield the values that break a rule of the schema."""
     if "$ref" in rule:
         name = rule["$ref"].rpartition("/")[2]
-        rule, right = _SCHEMA["$defs"][name], {"ranks": _RANKS, "worker": _PLACE}[name]
+        rule, right = _SCHEMA["$defs"][name], {"ranks": _RANKS, "worker": _POSITION}[name]
         yield {}
         for key in rule["properties"].keys() & {"rank", "world_size", "batches", "states", "since", "again"}:
             for value in _wrong(rule["properties"][key]):

@@ -26,36 +26,36 @@ class Trip:
         """Release the segment: pytest keeps a fixture's value for a while."""
         self.ring = self.encoder = None
 
-    def dispatch(self, indices, chunk=0, seq=0, addressee=0):
+    def dispatch(self, indices, range_rows=0, seq=0, addressee=0):
         """Put a task into a free slot; indices that are no ints are pickled. Return the slot."""
         slot = self.ring.pick_free()
         assert slot >= 0, "no slot is free"
-        rest = 0, 0, seq, 0, 0, addressee, chunk, False
+        rest = 0, 0, seq, 0, 0, addressee, range_rows, False
         if self.ring.dispatch(slot, indices, *rest) == NOT_INTS:
             self.ring.dispatch(slot, Pickled(indices), *rest)
         return slot
 
-    def claim(self, indices=(0,), chunk=0, participant=1):
-        """Dispatch a task and claim it (with `chunk`: its first range); return the slot writer."""
-        slot = self.dispatch(list(indices), chunk, self.seq)
+    def claim(self, indices=(0,), range_rows=0, participant=1):
+        """Dispatch a task and claim it (with `range_rows`: its first range); return the slot writer."""
+        slot = self.dispatch(list(indices), range_rows, self.seq)
         self.seq += 1
-        fill = self.ring.claim(participant, 5.0)
-        assert fill is not None and fill.slot == slot
-        fill.indices()
-        return fill
+        writer = self.ring.claim(participant, 5.0)
+        assert writer is not None and writer.slot == slot
+        writer.indices()
+        return writer
 
     def put(self, value, indices=(0,), kind=BATCH, state=None):
         """Publish a value, or the result of a function that runs inside the slot writer; return the slot.
 
         `state` is the worker's state after the batch, as bytes.
         """
-        fill = self.claim(indices)
-        with fill:
+        writer = self.claim(indices)
+        with writer:
             # Only the box refers to the value: an array that exists later is one that the worker kept.
             box = [value() if callable(value) else value]
             value = None
-            self.encoder.publish(fill, box, kind, state=state)
-        return fill.slot
+            self.encoder.publish(writer, box, kind, state=state)
+        return writer.slot
 
     def take(self, slot, copy=COPY_AUTO):
         """Take the batch in `slot`; return its value."""

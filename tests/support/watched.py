@@ -151,7 +151,7 @@ def running(copies=False, **options):
     with loader_of(**options) as loader:
         for number, _ in enumerate(loader):
             if copies:
-                engine_of(loader).ring.note_copy(0, 1e-4)
+                engine_of(loader).ring.record_copy(0, 1e-4)
             if number == 20:
                 say(workers=workers(loader))
             if select.select([sys.stdin], [], [], 0)[0]:
@@ -169,7 +169,7 @@ def asked(copies=False, **options):
             for _ in range(int(more)):
                 next(batches)
                 if copies:
-                    engine_of(loader).ring.note_copy(0, 1e-4)
+                    engine_of(loader).ring.record_copy(0, 1e-4)
             say(took=more)
 
 

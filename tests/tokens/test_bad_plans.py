@@ -103,7 +103,7 @@ def test_a_state_of_no_plan_is_refused():
         ({**state, "windows": 3}, "windows must be a list of lists"),
         ({**state, "windows": []}, "the state has no window of position 1"),
         ({**state, "windows": [[0, 0]]}, "must be two ints and lists of three"),
-        ({**state, "windows": [[0, -1, [1, 1, 0]]]}, "the place of a window in the state"),
+        ({**state, "windows": [[0, -1, [1, 1, 0]]]}, "the start of a window in the state"),
         ({**state, "windows": [[0, 0, [0, 1, 0]]]}, "ranks of a window in the state"),
         ({**state, "position": -1}, "the state's position"),
         ({**state, "options": 3}, "the state's options must be a dict"),

@@ -89,11 +89,11 @@ def test_a_damaged_state_names_what_is_wrong(stream):
     iterator = iter(tokens.pack(stream, BUDGET, steps_per_epoch=20))
     next(iterator)
     state = iterator.state_dict()
-    ((*place, _, stop), *_), *_ = state["packs"]
+    ((*location, _, stop), *_), *_ = state["packs"]
     for wrong, text in [
         ({"packs": 3}, "the state's packs must be a list, not 3"),
         ({"packs": [[3]]}, "the state's packs must be lists of"),
-        ({"packs": [[[*place, -1, stop]]]}, "the state's packs must be at least 0, not -1"),
+        ({"packs": [[[*location, -1, stop]]]}, "the state's packs must be at least 0, not -1"),
         ({"rests": [[]]}, "the state's rests must be lists of"),
         ({"left": 21}, "the state's left must be from 0 to 20, not 21"),
         ({"round": None}, "the state's round must be an int, not None"),

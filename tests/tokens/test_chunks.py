@@ -17,7 +17,7 @@ from tests.tokens.test_collation import assert_same, assert_written_once
 SIZES = lengths(300, mean=2.0)
 BOUNDS = np.concatenate([[0], np.cumsum(SIZES, dtype=np.int64)])
 TOTAL = int(BOUNDS[-1])
-IDS = np.arange(TOTAL, dtype=np.uint16)  # each token is its place
+IDS = np.arange(TOTAL, dtype=np.uint16)  # each token is its position
 
 
 def corpus():
@@ -149,12 +149,12 @@ def expected_batch(form, chunks, width, bounds):
     shifted = form != "transformers"
     for start, stop in chunks:
         position = -1
-        for place in range(width):
-            at, here = start + place, start + place < stop
-            begins = place == 0 or at in starts or at == stop
-            if begins and bounds is not None and place:
+        for offset in range(width):
+            at, here = start + offset, start + offset < stop
+            begins = offset == 0 or at in starts or at == stop
+            if begins and bounds is not None and offset:
                 ends.append(len(ids))
-            position = 0 if place == 0 or (begins and bounds is not None) else position + 1
+            position = 0 if offset == 0 or (begins and bounds is not None) else position + 1
             ids.append(at if here else 0)
             label = at + shifted
             known = label < stop and not (bounds is not None and label in starts)
@@ -217,8 +217,8 @@ def test_chunks_of_samples_may_be_dicts_lists_and_need_no_indices():
     [
         (lambda: tokens.Chunks(4)([IDS[:6]]), "a chunk has 6 tokens, more than chunk_tokens=4 and one for the last"),
         (lambda: tokens.Chunks(4)([]), "there are no chunks to collate"),
-        (lambda: tokens.Chunks(4, bounds=[0, 9])([IDS[:4]]), "bounds= needs the place of each chunk"),
-        (lambda: tokens.Chunks(4, bounds=[0, 9])([IDS[:4]], [3]), "bounds= needs the place of each chunk"),
+        (lambda: tokens.Chunks(4, bounds=[0, 9])([IDS[:4]]), "bounds= needs the position of each chunk"),
+        (lambda: tokens.Chunks(4, bounds=[0, 9])([IDS[:4]], [3]), "bounds= needs the position of each chunk"),
         (
             lambda: tokens.Chunks(4)([IDS[:3]], [tokens.Chunk(0, 4)]),
             "the dataset has 3 tokens for Chunk(start=0, stop=4): it must return as many",

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from slipring.errors import Closed  # noqa: E402
 from slipring.torch import DataLoader, Device  # noqa: E402
-from tests.support.inside import ahead_of, engine_of, engines_of  # noqa: E402
+from tests.support.inside import engine_of, engines_of, preloader_of  # noqa: E402
 from tests.support.signals import Raised, handling, raising_once  # noqa: E402
 from tests.support.stateful import OwnIterator  # noqa: E402
 
@@ -27,7 +27,7 @@ def test_another_thread_never_finds_a_batch_that_is_not_on_its_device_yet():
 
         def look(frame, event, arg):  # as a thread that runs between any two instructions
             frame.f_trace_opcodes = True
-            found.extend(part.value for step in ahead_of(it).ready for part in step.parts)
+            found.extend(part.value for step in preloader_of(it).ready for part in step.parts)
             return look
 
         sys.settrace(look)

@@ -135,13 +135,13 @@ def test_any_samples_make_the_batch_or_the_error_that_their_list_makes(seed):
 @pytest.mark.parametrize("number", [np.float64(1.5), np.complex128(1j), np.float32(2), np.int64(3), np.bool_(True)])
 def test_numpys_numbers_leave_the_arrays_beside_them_in_their_rows(number):
     trip = Trip()
-    fill = trip.claim(range(2))
-    with fill:
+    writer = trip.claim(range(2))
+    with writer:
         rows = RowWriter(0, 2, TORCH)
         for row in range(2):
             rows.put(row, (np.full(3, row), number))
             assert rows.in_place
-        trip.encoder.publish(fill, [rows.batch(collate.default_collate)])
+        trip.encoder.publish(writer, [rows.batch(collate.default_collate)])
     del rows
-    got, want = trip.take(fill.slot), default_collate([(np.ones(3), number)] * 2)
+    got, want = trip.take(writer.slot), default_collate([(np.ones(3), number)] * 2)
     assert got[1].dtype is want[1].dtype and got[1].tolist() == want[1].tolist()

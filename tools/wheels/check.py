@@ -90,19 +90,19 @@ def environment_of(python):
 
 def check_installed(wheel, version, python):
     """Install a wheel without a compiler on PATH, and test it outside of the sources."""
-    place = environment_of(python)
-    shutil.rmtree(place, ignore_errors=True)
-    bare = {"CC": "/bin/false", "PATH": str(place / "bin"), "PYTHONPATH": ""}
-    inside = python.environment(place, wheel, *PACKAGES, env=bare)
-    told = json.loads(run(inside, "-m", "slipring", "--json", env=bare, cwd=place, quiet=True))
-    if told["slipring"] != version or not told["place"].startswith(str(place)):
+    directory = environment_of(python)
+    shutil.rmtree(directory, ignore_errors=True)
+    bare = {"CC": "/bin/false", "PATH": str(directory / "bin"), "PYTHONPATH": ""}
+    inside = python.environment(directory, wheel, *PACKAGES, env=bare)
+    told = json.loads(run(inside, "-m", "slipring", "--json", env=bare, cwd=directory, quiet=True))
+    if told["slipring"] != version or not told["place"].startswith(str(directory)):
         sys.exit(f"{wheel.name}: another slipring was imported: {told['slipring']} in {told['place']}")
-    run(inside, shutil.copy(ROOT / "tools" / "smoke.py", place / "smoke.py"), env=bare, cwd=place)
+    run(inside, shutil.copy(ROOT / "tools" / "smoke.py", directory / "smoke.py"), env=bare, cwd=directory)
     page = "README.md" if README else "docs/quickstart.md"
-    script = place / "program.py"
+    script = directory / "program.py"
     script.write_text(re.search(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)[1])
-    run(inside, "-c", PHOTOGRAPHS, env=bare, cwd=place)
-    print(f"{page}: {run(inside, script, env=bare, cwd=place, quiet=True).strip()}")
+    run(inside, "-c", PHOTOGRAPHS, env=bare, cwd=directory)
+    print(f"{page}: {run(inside, script, env=bare, cwd=directory, quiet=True).strip()}")
     print(f"{wheel.name}: {build.size(wheel)}; {told['check']['sentence']}", flush=True)
 
 

@@ -52,36 +52,36 @@ class Python:
         code = "import sysconfig; print(sysconfig.get_path('include'))"
         return Path(run(self.executable, "-c", code, quiet=True).strip())
 
-    def environment(self, place, *packages, env=None):
-        """Make an environment in `place` with `packages` as in requirements-core.txt; return its interpreter.
+    def environment(self, directory, *packages, env=None):
+        """Make an environment in `directory` with `packages` as in requirements-core.txt; return its interpreter.
 
         pip runs in this tool's own environment: distributions' interpreters have no pip, and an emulator is slow.
         """
-        inside = place / "bin" / "python"
+        inside = directory / "bin" / "python"
         if not inside.exists():
-            self._create(place)
-        pip = (sys.executable, "-m", "pip", *self._target(place), "--quiet", "--only-binary", ":all:")
+            self._create(directory)
+        pip = (sys.executable, "-m", "pip", *self._target(directory), "--quiet", "--only-binary", ":all:")
         run(*pip, "-c", ROOT / "requirements-core.txt", *packages, env=env)
         return inside
 
-    def _target(self, place):
+    def _target(self, directory):
         """Return the arguments of pip that install into the environment."""
         if self.machine == platform.machine():
-            return "--python", place / "bin" / "python", "install"
+            return "--python", directory / "bin" / "python", "install"
         tags = [f"manylinux_2_{glibc}_{self.machine}" for glibc in (28, 27, 17)] + [f"manylinux2014_{self.machine}"]
         platforms = [argument for tag in tags for argument in ("--platform", tag)]
-        folder = place / "lib" / f"python3.{self.minor}" / "site-packages"
+        folder = directory / "lib" / f"python3.{self.minor}" / "site-packages"
         return "install", "--python-version", f"3.{self.minor}", *platforms, "--target", folder
 
-    def _create(self, place):
+    def _create(self, directory):
         if self.machine == platform.machine():
-            run(self.executable, "-m", "venv", "--without-pip", place)
+            run(self.executable, "-m", "venv", "--without-pip", directory)
             return
         # `venv` would make a link to the interpreter, which cannot start without its emulator.
-        (place / "bin").mkdir(parents=True)
-        shutil.copy(self.executable, place / "bin" / "python")
+        (directory / "bin").mkdir(parents=True)
+        shutil.copy(self.executable, directory / "bin" / "python")
         home = self.executable.parents[1] / "root" / "usr" / "bin"
-        (place / "pyvenv.cfg").write_text(f"home = {home}\nversion = 3.{self.minor}\n")
+        (directory / "pyvenv.cfg").write_text(f"home = {home}\nversion = 3.{self.minor}\n")
 
 
 def native():

@@ -25,14 +25,14 @@ class Mapped:
         import cv2
 
         cv2.setNumThreads(1)
-        self.pixels, self.places = decoded(files)
+        self.pixels, self.extents = decoded(files)
         self.labels = [label for _, label in files]
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        at, height, width = self.places[index]
+        at, height, width = self.extents[index]
         picture = self.pixels[at : at + 3 * height * width].reshape(height, width, 3)
         return area(picture, pick), self.labels[index]
 

@@ -110,14 +110,14 @@ def bench_dataset(args):
     if verdict is None:
         raise Failure(f"no case could be measured: {next(row.error for row in rows if row.error)}")
     if args.json:
-        told = {
+        found = {
             "dataset": args.dataset,
             "processors": processors,
             "rows": [row.dict() for row in rows],
             "verdict": dataclasses.asdict(verdict),
             "step_s": steps,
         }
-        print(json.dumps(told, indent=1))
+        print(json.dumps(found, indent=1))
     else:
         _print_table(rows)
         print(f"\n{textwrap.fill(verdict.sentence, 100)}")
@@ -137,16 +137,16 @@ def _default_methods(torch):
 
 def _find(name, what):
     """Return the object that `module:name` or `file.py:name` names."""
-    place, colon, path = name.rpartition(":")
-    if not colon or not place or not path:
+    source, colon, path = name.rpartition(":")
+    if not colon or not source or not path:
         raise Failure(f"{what} must be module:name or path/to/file.py:name, not {name!r}", USAGE)
-    if place.endswith(".py"):
-        file = os.path.abspath(place)
+    if source.endswith(".py"):
+        file = os.path.abspath(source)
         if not os.path.isfile(file):
-            raise Failure(f"{what}: there is no file {place}", USAGE)
+            raise Failure(f"{what}: there is no file {source}", USAGE)
         folder, module = os.path.dirname(file), os.path.basename(file)[:-3]
     else:
-        file, folder, module = None, os.getcwd(), place
+        file, folder, module = None, os.getcwd(), source
     if folder not in sys.path:
         sys.path.insert(0, folder)  # spawned workers get it, too
     try:
@@ -156,7 +156,7 @@ def _find(name, what):
         why = f"there is no module {error.name}" if missing else f"importing {module} raised {_said(error)}"
         raise Failure(f"{what} {name}: {why}", USAGE if missing else 1) from error
     if file is not None and os.path.realpath(found.__file__ or "") != os.path.realpath(file):
-        raise Failure(f"{what}: {place} has the name of another module, {found.__file__}: rename it", USAGE)
+        raise Failure(f"{what}: {source} has the name of another module, {found.__file__}: rename it", USAGE)
     try:
         for part in path.split("."):
             found = getattr(found, part)

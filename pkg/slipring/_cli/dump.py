@@ -47,11 +47,11 @@ def dump(args):
     The job is not stopped. A job that hangs or is stopped is shown in the same way: which worker, which sample, how
     long.
     """
-    told = of_process(int(args.job)) if args.job.isdecimal() else [of_file(args.job)]
+    segments = of_process(int(args.job)) if args.job.isdecimal() else [of_file(args.job)]
     if args.json:
-        print(json.dumps({"segments": [as_dict(*each, args.n) for each in told]}, indent=1))
+        print(json.dumps({"segments": [as_dict(*each, args.n) for each in segments]}, indent=1))
         return 0
-    for n, each in enumerate(told):
+    for n, each in enumerate(segments):
         if n:
             print()
         show(*each, args.n)
@@ -60,13 +60,13 @@ def dump(args):
 
 def of_process(pid):
     """Return (title, ended, snapshot, activities) of each segment of a process."""
-    told = []
+    segments = []
     for job in attach(pid):
         snapshot = Snapshot(job.watch)
-        told.append(
+        segments.append(
             (f"process {job.pid or '?'}: {job.kind}, {job.named()}", False, snapshot, activities(snapshot, job))
         )
-    return told
+    return segments
 
 
 def of_file(path):

@@ -44,8 +44,8 @@ def ps(args):
     rows = [row_of(job, found, args.arguments) for job in found]
     rows.sort(key=lambda row: (row["pid"], row["segment"]))
     if args.json:
-        told = [{"pid": pid, "reason": reason} for pid, reason in refused]
-        print(json.dumps({"window_s": WINDOW_S, "jobs": rows, "refused": told}, indent=1))
+        unreadable = [{"pid": pid, "reason": reason} for pid, reason in refused]
+        print(json.dumps({"window_s": WINDOW_S, "jobs": rows, "refused": unreadable}, indent=1))
         return 0
     if rows:
         from slipring._cli.view import print_table

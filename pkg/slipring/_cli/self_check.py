@@ -159,15 +159,15 @@ def _limit_text(n):
     return "unlimited" if n is None else megabytes(n)
 
 
-def lines(told):
+def lines(found):
     """Yield (name, text) of each line of the report."""
-    build, limits, shm, memory, left = (told[name] for name in ("build", "limits", "shm", "memory", "left"))
-    yield "slipring", f"{told['slipring']} in {told['place']}"
+    build, limits, shm, memory, left = (found[name] for name in ("build", "limits", "shm", "memory", "left"))
+    yield "slipring", f"{found['slipring']} in {found['place']}"
     yield "build", f"{build['kind']}, compiler {build['compiler']}"
-    yield "Python", told["python"]
-    for name, version in told["packages"].items():
+    yield "Python", found["python"]
+    for name, version in found["packages"].items():
         yield name, version or "not installed"
-    yield "kernel", f"{told['kernel']} on {told['machine']}, {told['processors']} processors for this process"
+    yield "kernel", f"{found['kernel']} on {found['machine']}, {found['processors']} processors for this process"
     yield "limits", f"{limits['slots']:,} slots and {limits['workers']:,} workers per loader"
     yield "", f"{limits['open_files'] or 'any number of'} open files (ulimit -n)"
     yield "", f"address space {_limit_text(limits['address_space'])} (ulimit -v)"
@@ -184,13 +184,13 @@ def lines(told):
 
 def main(asked):
     """Print the report; return 1 if the check fails."""
-    told = describe()
+    found = describe()
     if not asked.json:
-        for name, text in lines(told):
+        for name, text in lines(found):
             print(f"{name:<11}{text}", flush=True)
-    told["check"] = check(asked.torch)
+    found["check"] = check(asked.torch)
     if asked.json:
-        print(json.dumps(told, indent=1))
+        print(json.dumps(found, indent=1))
     else:
-        print(f"{'check':<11}{'ok' if told['check']['ok'] else 'FAILED'}: {told['check']['sentence']}")
-    return 0 if told["check"]["ok"] else 1
+        print(f"{'check':<11}{'ok' if found['check']['ok'] else 'FAILED'}: {found['check']['sentence']}")
+    return 0 if found["check"]["ok"] else 1

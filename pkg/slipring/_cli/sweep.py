@@ -57,8 +57,8 @@ class Row:
 
     def dict(self):
         """Return all of it as plain values."""
-        told = dataclasses.asdict(self)
-        return {**told.pop("case"), **told}
+        fields = dataclasses.asdict(self)
+        return {**fields.pop("case"), **fields}
 
 
 # ---- the parts of a loader
@@ -170,8 +170,8 @@ def _forever(loader):
             raise ValueError("the dataset gives no batch: it is empty")
 
 
-def sweep(maker, workers, methods, sizes, seconds, batches=None, full=False, told=lambda case: None):
-    """Measure a dataset; return the rows. `told` is called with each `Case` before it is measured.
+def sweep(maker, workers, methods, sizes, seconds, batches=None, full=False, announce=lambda case: None):
+    """Measure a dataset; return the rows. `announce` is called with each `Case` before it is measured.
 
     The number of workers is swept with the first start method and batch size. The other methods, and then sizes, are
     measured at the number that was best. With `full`, each is measured with each.
@@ -180,7 +180,7 @@ def sweep(maker, workers, methods, sizes, seconds, batches=None, full=False, tol
 
     def one(*what):
         case = Case(*what)
-        told(case)
+        announce(case)
         rows.append(measure(maker, case, seconds, batches))
 
     if full:

@@ -70,13 +70,13 @@ def trace(args):
         recordings = [Recording(job) for job in jobs]
         interrupted = record(jobs, recordings, args.seconds)
         os.nice(NICE)  # writing takes a processor, which the job may need
-        told = write(recordings, file, name.endswith(".gz"))
+        summary = write(recordings, file, name.endswith(".gz"))
     if args.json:
-        print(json.dumps({"file": args.output, **told}, indent=1))
+        print(json.dumps({"file": args.output, **summary}, indent=1))
     else:
-        lost = f", {told['lost']:,} lost" if told["lost"] else ""
-        counted = f"{count(told['batches'], 'batch', 'batches')}{lost}, {told['events']:,} events"
-        line = f"{args.output}: {counted}, {mb(told['bytes'])} MB"
+        lost = f", {summary['lost']:,} lost" if summary["lost"] else ""
+        counted = f"{count(summary['batches'], 'batch', 'batches')}{lost}, {summary['events']:,} events"
+        line = f"{args.output}: {counted}, {mb(summary['bytes'])} MB"
         print(line, file=sys.stderr if args.output == "-" else sys.stdout)
     if interrupted:
         raise KeyboardInterrupt
@@ -172,7 +172,7 @@ def write(recordings, file, compressed):
     Events are written as they are made, one per line, because a long trace has millions.
     """
     counted = Counted(file)
-    told = {"batches": 0, "lost": 0}
+    summary = {"batches": 0, "lost": 0}
     events = 0
     with gzip.open(counted, "wb", compresslevel=4) if compressed else contextlib.nullcontext(counted) as out:
         out.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
@@ -182,11 +182,11 @@ def write(recordings, file, compressed):
                 lines = ",\n".join(map(ENCODE, made))
                 out.write(f"{',' if events else ''}\n{lines}".encode())
                 events += len(made)
-            told["batches"] += len(tracks.table)
-            told["lost"] += recording.lost
-        others = {"clock": "CLOCK_MONOTONIC", "program": "slipring trace", **told}
+            summary["batches"] += len(tracks.table)
+            summary["lost"] += recording.lost
+        others = {"clock": "CLOCK_MONOTONIC", "program": "slipring trace", **summary}
         out.write(f'\n],"otherData":{ENCODE(others)}}}\n'.encode())
-    return {**told, "events": events, "bytes": counted.bytes}
+    return {**summary, "events": events, "bytes": counted.bytes}
 
 
 # ---- the events
@@ -329,13 +329,13 @@ def _name(b):
 
 
 def _details(b):
-    told = {name: b[name] for name in ("seq", "epoch", "run", "rows", "bytes")}
+    summary = {name: b[name] for name in ("seq", "epoch", "run", "rows", "bytes")}
     if b["first_index"] != NO_INDEX:
-        told["first_index"] = b["first_index"]
+        summary["first_index"] = b["first_index"]
     if b["slowest_ns"]:
         index = b["slowest_index"]
         which = {"index": index} if index >= NO_INDEX + (1 << 33) else {"row": index & 0xFFFFFFFF}
-        told["slowest"] = {**which, "ms": b["slowest_ns"] / 1e6}
+        summary["slowest"] = {**which, "ms": b["slowest_ns"] / 1e6}
     if b["hits"] or b["misses"]:
-        told.update(hits=b["hits"], misses=b["misses"])
-    return told | {f"{name}_ms": b[field] / 1e6 for name, field in PARTS.items() if b[field]}
+        summary.update(hits=b["hits"], misses=b["misses"])
+    return summary | {f"{name}_ms": b[field] / 1e6 for name, field in PARTS.items() if b[field]}

@@ -1,4 +1,4 @@
-"""Check the bytes of an HTTP answer: their place in the file, the state of the file, and their digest."""
+"""Check the bytes of an HTTP answer: their offset in the file, the state of the file, and their digest."""
 
 import base64
 import hashlib
@@ -28,13 +28,13 @@ def check(headers, data, start, tag):
     if start is not None and came and int(came[1]) != start:
         raise Damaged(f"the bytes from {came[1]} on came where those from {start} on were requested")
     for name in _OF_THE_ANSWER + (_OF_THE_FILE if start is None else ()):
-        for algorithm, told in _DIGESTS.findall(headers.get(name, "")):
-            _compare(name, hashlib.new(algorithm.lower().replace("-", ""), data), told)
+        for algorithm, expected in _DIGESTS.findall(headers.get(name, "")):
+            _compare(name, hashlib.new(algorithm.lower().replace("-", ""), data), expected)
     if start is None and "Content-MD5" in headers:  # for a range, some servers send the digest of the file
         _compare("Content-MD5", hashlib.md5(data), headers["Content-MD5"])
 
 
-def _compare(name, found, told):
+def _compare(name, found, expected):
     digest = base64.b64encode(found.digest()).decode()
-    if told != digest and len(told) == len(digest):  # some servers write hexadecimal digits
+    if expected != digest and len(expected) == len(digest):  # some servers write hexadecimal digits
         raise Damaged(f"the bytes that came are not those of the answer's {name}")

@@ -14,7 +14,7 @@ import traceback
 from slipring._core.ring._check import from_handler
 from slipring._core.ring._segment import READ_COUNTS
 from slipring._core.ring.sample_marks import counts
-from slipring.errors import RemoteError, told
+from slipring.errors import RemoteError, message_of
 from slipring.redaction import redacted
 
 BLOCK = 1 << 18  # bytes that a reader of headers requests at least, and the disk cache's unit for them
@@ -75,9 +75,9 @@ def _outcome(error, transient):
         return "timeouts"
     # s3fs keeps botocore's error, and with it the answer, as the cause.
     answer = getattr(error.__cause__, "response", None)
-    told = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) if isinstance(answer, dict) else 0
+    answered = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) if isinstance(answer, dict) else 0
     limited = any(word in str(error) for word in _LIMITED)
-    return "refused" if _status(error) >= 400 or told >= 400 or limited else "broken"
+    return "refused" if _status(error) >= 400 or answered >= 400 or limited else "broken"
 
 
 _SAID = {
@@ -92,7 +92,7 @@ def _count_failure(error, outcome, begun, wait, url, wanted):
     ns = time.monotonic_ns() - begun + int(wait * 1e9)
     number = counts().add_read(READ_COUNTS.index(outcome), 0, ns) + 1
     if outcome in _SAID and str(number).rstrip("0") == "1":
-        text = f"{url}: {wanted} could not be read ({type(error).__name__}: {told(error)}). Attempts that "
+        text = f"{url}: {wanted} could not be read ({type(error).__name__}: {message_of(error)}). Attempts that "
         text += f"{_SAID[outcome]}, and are repeated: {number} so far"
         logging.getLogger("slipring").warning("%s", redacted(text))
 
@@ -147,13 +147,13 @@ def _without_secrets(error):
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if redacted(text) == text:
         return error
-    return OSError(f"{type(error).__name__}: {told(error)}").with_traceback(error.__traceback__)
+    return OSError(f"{type(error).__name__}: {message_of(error)}").with_traceback(error.__traceback__)
 
 
 def _failed(error, transient, url, wanted, attempts, timeout, start, stop):
     missing = isinstance(error, FileNotFoundError)
     kind = type(error).__name__
-    why = f"no answer in time ({kind})" if isinstance(error, _TIMEOUTS) else f"{kind}: {told(error)}"
+    why = f"no answer in time ({kind})" if isinstance(error, _TIMEOUTS) else f"{kind}: {message_of(error)}"
     if missing:
         text = f"{url} does not exist: {wanted} was wanted ({why})"
     elif transient:

@@ -1,4 +1,4 @@
-"""Names that distinguish files, wherever they are: by protocol, endpoint and place, never by credentials.
+"""Names that distinguish files, wherever they are: by protocol, endpoint and location, never by credentials.
 
 fsspec's own ids do not do that: `fsid` is the same for all S3 endpoints, or missing, and a token has the credentials.
 """
@@ -34,10 +34,10 @@ _SYSTEMS = {("fsspec.spec", "AbstractFileSystem"), ("pyarrow._fs", "FileSystem")
 
 
 def token_of(options, filesystem=None):
-    """Return a short name of the place that is read with these options, or through this file system."""
+    """Return a short name of the location that is read with these options, or through this file system."""
     written = io.BytesIO()
     try:
-        _Places(written).dump(_places(options) if filesystem is None else filesystem)
+        _LocationPickler(written).dump(_without_credentials(options) if filesystem is None else filesystem)
     except Exception:  # pickling an option may raise anything; data under this name is never found again
         return os.urandom(16).hex()
     return _short(written.getvalue())
@@ -53,7 +53,7 @@ def _short(data):
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-class _Places(pickle.Pickler):
+class _LocationPickler(pickle.Pickler):
     """A pickler that writes file systems without credentials and options of how to read."""
 
     def __init__(self, file):
@@ -72,19 +72,19 @@ class _Places(pickle.Pickler):
             made_with = *value.storage_args, value.storage_options
         else:
             made_with = value.__reduce__()[1]
-        places = [_places(each) if isinstance(each, dict) else each for each in made_with]
-        return tuple, ((type(value).__module__, type(value).__qualname__, *places),)
+        kept = [_without_credentials(each) if isinstance(each, dict) else each for each in made_with]
+        return tuple, ((type(value).__module__, type(value).__qualname__, *kept),)
 
 
-def _places(options):
+def _without_credentials(options):
     """Return the options without credentials and options of how to read."""
-    places = {}
+    kept = {}
     for name, value in options.items():
         if _WHO_OR_HOW.fullmatch(str(name).replace("-", "_")):
             continue
         if name == "connection_string" and isinstance(value, str):  # of Azure: "AccountName=...;AccountKey=...;..."
             value = _KEY.sub("", value)
         elif isinstance(value, dict) and _NESTED.fullmatch(str(name)):
-            value = _places(value)
-        places[str(name)] = value
-    return sorted(places.items(), key=lambda place: place[0])
+            value = _without_credentials(value)
+        kept[str(name)] = value
+    return sorted(kept.items(), key=lambda option: option[0])

@@ -17,7 +17,7 @@ from slipring._core.ring._check import from_handler
 from slipring._core.ring.process import Owner
 from slipring._files.attempts import BLOCK, Short, is_refused, persist
 from slipring._files.identity import name_of, token_of
-from slipring.errors import RemoteError, shown, told
+from slipring.errors import RemoteError, message_of, shown
 from slipring.redaction import redacted
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -237,7 +237,7 @@ class Storage:
             except FileNotFoundError as error:  # such as a key file: the requested file was not searched for
                 if from_handler(error):
                     raise
-                why = f"its file system cannot be made: {type(error).__name__}: {told(error)}"
+                why = f"its file system cannot be made: {type(error).__name__}: {message_of(error)}"
                 raise ValueError(why) from error
         return system
 

@@ -14,11 +14,11 @@ from slipring import Loader, Workers, empty
 from slipring._core.codec.pytree import is_namedtuple
 from slipring._core.codec.tensors import stack
 from slipring._core.options.checks import MAX_COUNT, function, integer
-from slipring._core.passes.ahead import Handed, Prefetcher
+from slipring._core.passes.prefetch import Prefetcher, PushBatchSampler
 from slipring._core.ring._ring import MAX_RANGES
 from slipring.errors import Closed, shown
 from slipring.torch.device.cuda import checked, checked_device
-from slipring.torch.device.onto import as_tensors, on_device
+from slipring.torch.device.to_device import as_tensors, on_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,8 +100,8 @@ class AsyncDataLoader:
         self.data_source, self.batch_size, self.device = data_source, batch_size, device
         self.collate_fn = default_collate if collate_fn is None else collate_fn
         self.num_workers, self.chunk_size = num_workers, chunk_size
-        place = checked_device(checked("device", device))
-        workers, work = max(1, num_workers), Handed()
+        target = checked_device(checked("device", device))
+        workers, work = max(1, num_workers), PushBatchSampler()
         self._loader = Loader(
             _Calls(),
             batch_sampler=work,
@@ -112,7 +112,7 @@ class AsyncDataLoader:
         )
         core = iter(self._loader)  # the workers are forked here, before there are threads
         source = Prefetcher(_Source(self, self._loader.options.check_ranges), 2 * workers)
-        self._batches = on_device(_Ordered(core, source, work, 2 * workers), place)
+        self._batches = on_device(_Ordered(core, source, work, 2 * workers), target)
         self._closed = False
 
     def _rows_per_range(self, workers):
@@ -191,7 +191,7 @@ class _Ordered:
     """Batches in the order of the source, whichever process makes them: see `DeviceIteration`."""
 
     received = before_return = reason = next_pass = None
-    note_loop = staticmethod(lambda *_: None)
+    record_loop = staticmethod(lambda *_: None)
 
     def __init__(self, core, source, work, prefetch_depth):
         self.core, self.source, self.work, self.prefetch_depth = core, source, work, prefetch_depth
@@ -213,17 +213,17 @@ class _Ordered:
                 except Exception as error:
                     kind, value = ERROR, error
                 if kind == WORK:
-                    self.work.hand(value)
+                    self.work.push(value)
                     value = None
                 self.order.append((kind, value))
             self.next = self.order.popleft()
         kind, value = self.next
         return self.core.take() if kind == WORK else (value, -1, kind == ERROR)
 
-    def set_aside(self, items, item):
+    def defer_commit(self, items, item):
         """Append `item`, made of the batch that `take` returned, to `items`."""
         if self.next[0] == WORK:
-            self.core.set_aside(items, item)
+            self.core.defer_commit(items, item)
         else:
             items.append(item)
         self.next = None

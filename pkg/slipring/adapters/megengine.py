@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from slipring import Loader, Memory, Workers
 from slipring._core.options.checks import flag, integer, iterable, seconds
-from slipring._core.passes.ahead import Prefetcher, ReadHere
+from slipring._core.passes.prefetch import MainProcessReader, Prefetcher
 from slipring._core.ring import process
 from slipring._core.ring._segment import now
 from slipring._core.ring._slot import current
@@ -178,7 +178,7 @@ class DataLoader:
         elif self.num_workers == 0 or self.parallel_stream:
             kind["batch_size"] = self.sampler.batch_size
         else:
-            kind["batch_sampler"] = ReadHere(dataset, self.sampler.batch_size, 2 * workers, self.timeout)
+            kind["batch_sampler"] = MainProcessReader(dataset, self.sampler.batch_size, 2 * workers, self.timeout)
             dataset = fetch.IdentityDataset()
         transform = _method("transform", self.transform, "apply" if stream else "apply_batch")
         collate = _method("collator", self.collator, "apply")
@@ -305,7 +305,7 @@ def _preloaded(core):
         ahead.begin()
         return ahead
     from slipring.torch.device.cuda import accelerator, checked_device
-    from slipring.torch.device.onto import on_device
+    from slipring.torch.device.to_device import on_device
 
     return on_device(core, checked_device(accelerator() or "cpu"))
 

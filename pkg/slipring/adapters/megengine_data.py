@@ -205,7 +205,7 @@ class Compose(Transform):
     batch_compose : bool
         Give each transform the whole batch (by its `apply_batch`). False: transform sample by sample.
     shuffle_indices : list of tuple of int, optional
-        Groups of transforms, by their numbers from 1. For each sample, the places within a group are drawn.
+        Groups of transforms, by their numbers from 1. For each sample, the order within a group is drawn.
     order : sequence of str, optional
         The names of a sample's parts: 'image' (the default), 'boxes', 'mask', ...
 
@@ -283,8 +283,8 @@ class Compose(Transform):
         """Return the transforms in the order for one sample, from numpy's global generator."""
         order = list(self.transforms)
         for group in self.shuffle_indices or ():
-            for place, drawn in zip(group, np.random.permutation(group).tolist(), strict=True):
-                order[place] = self.transforms[drawn]
+            for index, drawn in zip(group, np.random.permutation(group).tolist(), strict=True):
+                order[index] = self.transforms[drawn]
         return order
 
 

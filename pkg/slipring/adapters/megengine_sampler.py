@@ -14,7 +14,7 @@ from slipring import BatchSampler
 from slipring._core.options.checks import MAX_COUNT, integer, is_scalar, iterable
 from slipring._core.passes.source import grouped
 from slipring.adapters import megengine_own as own
-from slipring.adapters.refusals import refusing_by
+from slipring.adapters.raising import raising_as
 from slipring.errors import shown
 
 
@@ -83,7 +83,7 @@ class MapSampler(Sampler):
     rng: np.random.RandomState
     indices: Sequence[Any] | None
 
-    @refusing_by(ValueError)
+    @raising_as(ValueError)
     def __init__(
         self,
         dataset: Any,
@@ -129,8 +129,8 @@ class MapSampler(Sampler):
 
     def scatter(self, indices: Sequence[Any]) -> list[Any]:
         """Return this rank's share of indices; shares are equally long, so the first indices may come twice."""
-        places = range(self.rank, -(-len(indices) // self.world_size) * self.world_size, self.world_size)
-        return [indices[place % len(indices)] for place in places]
+        positions = range(self.rank, -(-len(indices) // self.world_size) * self.world_size, self.world_size)
+        return [indices[position % len(indices)] for position in positions]
 
     def batch(self) -> Iterator[list[Any]]:
         """Return an iterator of an epoch's batches."""
@@ -217,7 +217,7 @@ class ReplacementSampler(MapSampler):
 
     weights: Any
 
-    @refusing_by(ValueError)
+    @raising_as(ValueError)
     def __init__(
         self,
         dataset: Any,
@@ -289,7 +289,7 @@ class StreamSampler(Sampler):
 
     batch_size: int
 
-    @refusing_by(ValueError)
+    @raising_as(ValueError)
     def __init__(self, batch_size: int = 1) -> None:
         self.batch_size = integer("batch_size", batch_size, 1)
 

@@ -17,7 +17,7 @@ from slipring._core.workers import fetch
 from slipring._public import publish
 from slipring.adapters import paddle_own as own
 from slipring.adapters.paddle_sampler import BatchSampler, EndlessSampler, NoLength
-from slipring.adapters.refusals import refusing_by
+from slipring.adapters.raising import raising_as
 from slipring.errors import WorkerDied, shown
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class DataLoader:
     timeout: float
     persistent_workers: bool
 
-    @refusing_by(AssertionError)
+    @raising_as(AssertionError)
     def __init__(
         self,
         dataset: MapDataset[Any] | Iterable[Any],

@@ -10,7 +10,7 @@ import numpy as np
 from slipring._core.options.checks import flag, integer
 from slipring._core.passes.source import grouped
 from slipring._core.workers import fetch
-from slipring.adapters.refusals import refusing_by
+from slipring.adapters.raising import raising_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -46,7 +46,7 @@ class BatchSampler:
     batch_size: int
     drop_last: bool
 
-    @refusing_by(AssertionError)
+    @raising_as(AssertionError)
     def __init__(
         self,
         dataset: Any = None,

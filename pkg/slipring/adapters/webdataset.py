@@ -90,9 +90,9 @@ class MultiLoader:
             raise TypeError(f"workers must be an int, not {workers}; give slipring.Workers as worker_options=")
         workers = integer("workers", workers, 0, MAX_WORKERS, hint="; 0 reads in this process")
         for name in slipring:
-            if (place := MOVED.get(name, "")).startswith("Give workers="):
-                place = place.replace("workers=", "worker_options=", 1)
-                raise TypeError(f"MultiLoader() got an unexpected keyword argument {name!r}. {place}")
+            if (replacement := MOVED.get(name, "")).startswith("Give workers="):
+                replacement = replacement.replace("workers=", "worker_options=", 1)
+                raise TypeError(f"MultiLoader() got an unexpected keyword argument {name!r}. {replacement}")
         self.dataset = dataset
         self.workers = workers
         self.verbose = verbose

@@ -165,15 +165,15 @@ def _wide(table):
 
 
 class Pool:
-    """A copy of some rows, each at its place in a buffer of `size` places."""
+    """A copy of some rows, each at its position in a buffer of `size` positions."""
 
     def __init__(self, size):
         self._size = size
-        # (the rows, the row in each place): one attribute, so that a signal handler never sees only one of them new.
+        # (the rows, the row in each position): one attribute, so that a signal handler never sees only one of them new.
         self._kept = None, np.empty(size, np.int64)
 
-    def put(self, places, batch, taken):
-        """Store the rows in these places; `taken` are the places of all other rows."""
+    def put(self, positions, batch, taken):
+        """Store the rows in these positions; `taken` are the positions of all other rows."""
         table, numbers = pa.Table.from_batches([own(batch)]), self._kept[1].copy()
         before = self._kept[0]
         if before is not None:
@@ -183,10 +183,10 @@ class Pool:
             if before.schema != table.schema:  # one schema has wider dictionaries
                 before, table = _wide(before), _wide(table)
             table = pa.concat_tables([before, table])
-        numbers[places] = np.arange(table.num_rows - len(places), table.num_rows)
+        numbers[positions] = np.arange(table.num_rows - len(positions), table.num_rows)
         self._kept = table, numbers
 
-    def take(self, places):
-        """Return the rows of these places, as one batch."""
+    def take(self, positions):
+        """Return the rows of these positions, as one batch."""
         table, numbers = self._kept
-        return one_batch(take(_unified(table), numbers[places]))
+        return one_batch(take(_unified(table), numbers[positions]))

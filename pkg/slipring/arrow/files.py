@@ -130,7 +130,7 @@ class OpenedTables:
                 del self._files[file]
             return file
 
-    def give_back(self, number, file):
+    def put_back(self, number, file):
         """Make the file available to the next reader; close the least recently used file if there are too many."""
         with self._lock:
             self._files[file] = number

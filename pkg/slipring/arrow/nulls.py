@@ -1,4 +1,4 @@
-"""Nulls of an Arrow column: the values that replace them, and a mask of their places."""
+"""Nulls of an Arrow column: the values that replace them, and a mask of their rows."""
 
 import math
 

@@ -34,8 +34,8 @@ class Spans:
         self.name, self.flat, self.rows = name, [], 0
         self.starts, self.stops = np.empty(n, np.int64), np.empty(n, np.int64)
 
-    def add(self, places, column, at):
-        """Add the rows `at` of a row group's column, which have these places in the batch."""
+    def add(self, positions, column, at):
+        """Add the rows `at` of a row group's column, which have these positions in the batch."""
         ends = np.cumsum([len(chunk) for chunk in column.chunks])
         which = np.searchsorted(ends, at, side="right")
         for number in np.unique(which).tolist():
@@ -49,7 +49,7 @@ class Spans:
                 values, offsets = chunk.values, chunk.offsets.to_numpy()
                 starts, stops = offsets[rows].astype(np.int64), offsets[rows + 1]
             self.flat.append(self._array(chunk, values))
-            self.starts[places[here]], self.stops[places[here]] = starts + self.rows, stops + self.rows
+            self.starts[positions[here]], self.stops[positions[here]] = starts + self.rows, stops + self.rows
             self.rows += len(self.flat[-1])
 
     def _array(self, chunk, values):

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 import numpy as np
 import pyarrow as pa
 
+from slipring._capabilities import read_in_order, threads
 from slipring._core.codec.nulls import mask_name, null_options
 from slipring._core.options.checks import function, integer, names, one_of
 from slipring._core.ring import process
 from slipring._files.storage import locate
-from slipring._offered import read_in_turn, threads
 from slipring.arrow.files import OpenedTables, open_table, remote_stamp
 from slipring.arrow.nulls import fill, value_for
 from slipring.arrow.rows import Rows, empty, one_batch, python_rows, take
@@ -263,10 +263,10 @@ class TableDataset:
                 raise ValueError(f"decode_batch returned {len(samples)} samples for {len(indices)} rows")
             return samples
         samples = [None] * len(indices)
-        for places, table in self._pieces(indices):
+        for positions, table in self._pieces(indices):
             rows = python_rows(table)
-            for place, row in zip(places.tolist(), rows):
-                samples[place] = row if self.decode is None else self.decode(row)
+            for position, row in zip(positions.tolist(), rows):
+                samples[position] = row if self.decode is None else self.decode(row)
         return samples
 
     def take(self, indices: Sequence[SupportsIndex]) -> pa.RecordBatch:
@@ -276,9 +276,9 @@ class TableDataset:
             return empty(self.schema)
         if len(pieces) == 1 and _is_run(pieces[0][0]):
             return one_batch(pieces[0][1])
-        places = np.concatenate([place for place, _ in pieces])
-        order = np.empty(len(places), np.int64)
-        order[places] = np.arange(len(places))
+        positions = np.concatenate([position for position, _ in pieces])
+        order = np.empty(len(positions), np.int64)
+        order[positions] = np.arange(len(positions))
         together = pa.concat_tables([table for _, table in pieces]).combine_chunks()
         return one_batch(together if _is_run(order) else take(together, order))
 
@@ -302,24 +302,24 @@ class TableDataset:
             As `__getitems__`.
         """
         found = {name: Spans(name, len(indices)) for name in self.schema.names}
-        for places, table, at in self._parts(indices):
+        for positions, table, at in self._parts(indices):
             for name, spans in found.items():
-                spans.add(places, table.column(name), at)
+                spans.add(positions, table.column(name), at)
         return {name: (spans.flat, spans.starts, spans.stops) for name, spans in found.items()}
 
     def _pieces(self, indices):
-        """Yield (places in the batch, table of their rows) for each row group that has some."""
-        for places, table, at in self._parts(indices):
+        """Yield (positions in the batch, table of their rows) for each row group that has some."""
+        for positions, table, at in self._parts(indices):
             found = table.slice(int(at[0]), len(at)) if _is_run(at - at[0]) else take(table, at)
-            yield places, self._filled(found) if self._fills else found
+            yield positions, self._filled(found) if self._fills else found
 
     def _parts(self, indices):
-        """Yield (places in the batch, a row group's table, the numbers of their rows in it)."""
+        """Yield (positions in the batch, a row group's table, the numbers of their rows in it)."""
         rows = self._rows(indices)
         which = np.searchsorted(self._ends, rows, side="right")
         for group, table in self._tables(np.unique(which).tolist()):
-            places = np.flatnonzero(which == group)
-            yield places, table, rows[places] - (self._ends[group - 1] if group else 0)
+            positions = np.flatnonzero(which == group)
+            yield positions, table, rows[positions] - (self._ends[group - 1] if group else 0)
 
     def _filled(self, table):
         """Return rows with values in place of nulls, and with the masks."""
@@ -347,7 +347,7 @@ class TableDataset:
     def _tables(self, groups):
         """Yield (group, its table); a worker reads as many at a time as it has threads."""
         missing = [group for group in groups if self._is_to_be_read(group)] if threads() > 1 else []
-        ahead, missing = read_in_turn(self._read_ahead, missing), set(missing)
+        ahead, missing = read_in_order(self._read_ahead, missing), set(missing)
         for group in groups:
             yield group, self._group(group, next(ahead) if group in missing else None)
 
@@ -387,7 +387,7 @@ class TableDataset:
         if file is None:
             file = self._open(number)
         table, mapped = file.read(inside)
-        opened.give_back(number, file)
+        opened.put_back(number, file)
         # All rows get the schema of the first file, so that tables can be joined.
         return pa.Table.from_arrays([table[name] for name in self._stored.names], schema=self._stored), mapped
 

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from slipring._core.codec._cache import CacheCore
-from slipring._core.options.checks import integer, memory_place, size_in_bytes
+from slipring._core.options.checks import checked_backing, integer, size_in_bytes
 from slipring._core.ring._segment import memory_available
 from slipring.errors import shown
 
@@ -129,7 +129,7 @@ class Cache(CacheCore):
 
     def __init__(self, budget: int | str, *, name: str | None = None, backing: str = "memfd") -> None:
         nbytes = size_in_bytes("budget", budget)
-        memory_place(backing, ("memfd", "shm"))
+        checked_backing(backing, ("memfd", "shm"))
         if name is not None and backing != "memfd":
             raise ValueError("a cache with a name is found by its memfd: leave backing out")
         self.name = name
@@ -287,16 +287,16 @@ class Cache(CacheCore):
         _log.warning("the cache keeps no more for now: %s. %s", why, report)
 
     def _say_unfit(self, why):
-        if not self._told_unfit:
-            self._told_unfit = True
+        if not self._warned_unfit:
+            self._warned_unfit = True
             _log.warning("a value cannot be cached, and is made each time: %s", why)
 
     def _say_too_large(self, needed):
-        if not self._told_large:
-            self._told_large = True
+        if not self._warned_large:
+            self._warned_large = True
             _log.warning("a value of %s is larger than the cache, and is made each time", in_words(needed))
 
-    _told_unfit = _told_large = False
+    _warned_unfit = _warned_large = False
 
 
 def _open(cls, budget, name):

@@ -68,11 +68,11 @@ class StatsSampler:
         ValueError
             There is no loader with figures.
         """
-        place = trainers if self.loader is None else self.loader
-        loaders = loaders_in(place)
+        owner = trainers if self.loader is None else self.loader
+        loaders = loaders_in(owner)
         if not loaders:
             raise ValueError(
-                f"DataMonitor needs a loader of slipring's, and the training reads from a {type(place).__name__}: "
+                f"DataMonitor needs a loader of slipring's, and the training reads from a {type(owner).__name__}: "
                 "use slipring.torch.DataLoader, or give DataMonitor(loader=...)"
             )
         self._steps, self._window = 0, Window(loaders)

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from slipring._core.options.checks import integer
-from slipring._core.ring.weak_registry import loaders as living_loaders
+from slipring._core.ring.weak_registry import loaders as all_live_loaders
 from slipring._core.ring.weak_registry import number_of
 from slipring.monitor._callbacks import need
 
@@ -80,7 +80,7 @@ class Metrics:
         families = self._families()
         where = [] if self._rank is None else [self._rank]
         names = set()
-        for name, loader in living() if self._loaders is None else self._loaders:
+        for name, loader in live_loaders() if self._loaders is None else self._loaders:
             names.add(name)
             stats = loader.stats()
             for metric, (field, _) in COUNTERS.items():
@@ -129,9 +129,9 @@ class Metrics:
         self.close()
 
 
-def living() -> Iterator[tuple[str, Any]]:
+def live_loaders() -> Iterator[tuple[str, Any]]:
     """Yield (name, loader) of the loaders of this process that live now."""
-    for number, loader in living_loaders().items():
+    for number, loader in all_live_loaders().items():
         yield f"{_kind(loader)}-{number}", loader
 
 

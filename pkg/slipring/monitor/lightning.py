@@ -61,11 +61,11 @@ class DataMonitor(_callback()):  # type: ignore[misc]
 
     def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
         """Log the figures if they are due; called by Lightning."""
-        told = self._sampler.step()
-        if told is not None:
-            self.last = told
+        metrics = self._sampler.step()
+        if metrics is not None:
+            self.last = metrics
             for logger in trainer.loggers:
-                logger.log_metrics(told, step=trainer.global_step)
+                logger.log_metrics(metrics, step=trainer.global_step)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Drop the loader; called by Lightning."""

@@ -51,10 +51,10 @@ class DataMonitor(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Log the figures if they are due; called by transformers."""
-        told = self._sampler.step()
-        if told is not None:
-            self.last = told
-            self._trainer.log(dict(told))
+        metrics = self._sampler.step()
+        if metrics is not None:
+            self.last = metrics
+            self._trainer.log(dict(metrics))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Drop the loader; called by transformers."""

@@ -18,7 +18,7 @@ from slipring._core.ring._ring import mix
 from slipring._core.workers.worker import Worker
 from slipring.errors import BlockError, ImageError
 from slipring.ray import _cluster as cluster
-from slipring.streams._blocks import Feed
+from slipring.streams._blocks import BlockReader
 from slipring.streams._source import Stream, StreamPass
 
 
@@ -81,9 +81,9 @@ class BlockStream(Stream):
         self._passes += 1
         return BlockPass(self)
 
-    def check_place(self, state, since):
+    def check_position(self, state, since):
         """See `Stream`; the state must also be of the same rank of a split."""
-        super().check_place(state, since)
+        super().check_position(state, since)
         had = state["divided"][2:]
         if had != [self.rank, self.world_size]:
             raise ValueError(
@@ -117,7 +117,7 @@ class BlockPass(StreamPass):
         stream = self._stream
         block, before = self._from
         self._coordinator = cloudpickle.loads(stream.coordinator)
-        self._feed = BlockFeed(stream, before, self._raised)
+        self._block_reader = CountingReader(stream, before, self._raised)
         row_seed = mix(self._seed, self._worker)
         self._run = stream.generation, self._seed
         pictures = None if stream.pictures is None else stream.pictures.seeded(row_seed)
@@ -127,19 +127,19 @@ class BlockPass(StreamPass):
             self._worker,
             block,
             stream.prefetch,
-            self._feed,
+            self._block_reader,
             pictures,
             # A block that lasts more than one batch: the next request waits for a `release`, which saves a call.
             2 * stream.batch_size if stream.keep else 0,
         )
         self._done = self._from  # the block in which the last batch ended, and the rows before that block
-        common = self._blocks, self._feed, stream.batch_size, stream.drop_last
+        common = self._blocks, self._block_reader, stream.batch_size, stream.drop_last
         if stream.shuffle_buffer:
             self.made = Shuffler(*common, stream.shuffle_buffer, np.random.Generator(np.random.Philox(key=row_seed)))
         else:
             self.made = Rebatcher(*common)
         self._before = before
-        self.made.skip(self.behind - before)
+        self.made.skip(self.rows_to_skip - before)
 
     def catch_up(self):
         large, self._blocks.large = self._blocks.large, 0  # many blocks may be skipped: request each in advance
@@ -160,13 +160,13 @@ class BlockPass(StreamPass):
         if stream.collate_fn is not None:
             batch = stream.collate_fn(batch)
             self._collated += time.perf_counter_ns() - made
-        self._done = blocks.place
+        self._done = blocks.position
         return batch
 
     @property
     def _rows(self):
         """int: rows of the stream up to the end of the last batch."""
-        return self.behind if self.made is None else max(self.behind, self._before + self.made.made)
+        return self.rows_to_skip if self.made is None else max(self.rows_to_skip, self._before + self.made.made)
 
     @property
     def _divided(self):
@@ -181,7 +181,7 @@ class BlockPass(StreamPass):
             "execution": [self._stream.key, self._stream.generation],
             # The first block needed, and the number of rows before it. Another execution reads from the first block.
             "from": list(self._from if blocks is None else self._done),
-            "raised": self._raised if blocks is None else self._feed.raised,
+            "raised": self._raised if blocks is None else self._block_reader.raised,
             "waits": [asked_ns, got_ns, self._copied, self._collated],
         }
 
@@ -192,8 +192,8 @@ class BlockPass(StreamPass):
             self._from = tuple(state["from"])
 
 
-class BlockFeed(Feed):
-    """A `Feed` of blocks that counts the rows of valid blocks.
+class CountingReader(BlockReader):
+    """A `BlockReader` of blocks that counts the rows of valid blocks.
 
     Blocks with numbers below `known` have raised their errors in an earlier pass. `raised` is that number for this
     pass.
@@ -256,24 +256,24 @@ def _got(block, got):
 class Blocks:
     """The blocks of one worker, in order, as `Columns`. An exception costs at most the block that it concerns.
 
-    `first` is the number of the first block; `run` and `worker` are those of `Coordinator.take`. `ahead` blocks are
+    `first` is the number of the first block; `run` and `worker` are those of `Coordinator.take`. `depth` blocks are
     requested before they are needed. After a block of at least `large` rows, the next request is made by the next
     `release`, in the same call; 0: never.
     """
 
-    def __init__(self, coordinator, run, worker, first, ahead, feed, pictures, large):
+    def __init__(self, coordinator, run, worker, first, depth, reader, pictures, large):
         import ray
 
         from slipring.ray import _columns as columns  # imports pyarrow and Ray's data
 
         self._ray, self._columns = ray, columns
-        self._coordinator, self._run, self._worker, self._ahead = coordinator, run, worker, ahead
-        self._feed, self._pictures, self.large = feed, pictures, large
+        self._coordinator, self._run, self._worker, self._depth = coordinator, run, worker, depth
+        self._block_reader, self._pictures, self.large = reader, pictures, large
         self._calls = collections.deque()  # requested, not yet taken
         self._next = first  # number of the next block to request
         self._parts = []
         # The number of the latest block; (that number, the rows before it).
-        self.at, self.place, self._released = first, (first, feed.rows), first
+        self.at, self.position, self._released = first, (first, reader.rows), first
         # Blocks so far, and the time spent waiting for references and for blocks.
         self.count = self.asked_ns = self.got_ns = 0
 
@@ -288,7 +288,7 @@ class Blocks:
     def __next__(self):
         while not self._parts:
             self._take()
-        return self._columns.Columns(self._parts.pop(), self.at, self._pictures, self._feed.rows)
+        return self._columns.Columns(self._parts.pop(), self.at, self._pictures, self._block_reader.rows)
 
     def _take(self):
         """Take the next block's record batches. Nothing refers to the previous block now."""
@@ -304,7 +304,7 @@ class Blocks:
         if isinstance(taken, Exception):
             raise taken  # every later call raises it too: the data is not at its end
         self._calls.popleft()
-        self.at, self.place = number, (number, self._feed.rows)
+        self.at, self.position = number, (number, self._block_reader.rows)
         self.count += 1
         references, rows, _ = taken
         del taken
@@ -326,14 +326,14 @@ class Blocks:
             self._coordinator.release.remote(self._run, self._worker, first)
 
     def _ask_ahead(self):
-        asked = self._ask(self._ahead)
+        asked = self._ask(self._depth)
         if self._calls:
             self._calls[0].get()
         return asked
 
-    def _ask(self, ahead):
-        """Request blocks until `ahead` of them are outstanding; return whether there was a call."""
-        missing = ahead - len(self._calls)
+    def _ask(self, depth):
+        """Request blocks until `depth` of them are outstanding; return whether there was a call."""
+        missing = depth - len(self._calls)
         for _ in range(missing):
             call = self._coordinator.take.remote(self._run, self._worker, self._next, self._released)
             self._calls.append(Coming(call))

@@ -10,7 +10,7 @@ ANSWER_S = 300  # limit for an answer of the coordinator, which a busy machine m
 END_S = 5  # limit for ending an execution in an orderly way
 
 
-def place():
+def address_and_namespace():
     """Return (address, namespace) of the cluster that this process belongs to."""
     import ray
 

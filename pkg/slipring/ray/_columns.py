@@ -25,7 +25,7 @@ def batches_of(block, rows):
 
 
 class Columns(Mapping):
-    """A record batch as the dict that `slipring.streams._blocks.Feed` reads.
+    """A record batch as the dict that `slipring.streams._blocks.BlockReader` reads.
 
     `number` is the number of its block, and `first` that of its first row in the stream. `pictures` decodes some
     columns; None: there are no columns to decode.

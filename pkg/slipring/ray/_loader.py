@@ -133,7 +133,7 @@ class Loader(CoreLoader[Any]):
         in_order = options.get("in_order", True)
         flag("in_order", in_order)
         if (device := options.pop("device", None)) is not None:
-            from slipring.torch.device.onto import one_device
+            from slipring.torch.device.to_device import one_device
 
             device = one_device(device)
         function("collate_fn", collate_fn)
@@ -151,7 +151,7 @@ class Loader(CoreLoader[Any]):
             images = pictures_of(images, image_options)
         keep = on_death == "respawn"
         turns = num_workers if in_order else 0
-        address, namespace = cluster.place()
+        address, namespace = cluster.address_and_namespace()
         data = BlockStream(
             address, b"", cluster.split_of(given), batch_size, columns=columns, shuffle_buffer=local_shuffle,
             drop_last=options.pop("drop_last", False), fill_null=fill_null, null_mask=null_mask, collate_fn=collate_fn,
@@ -167,7 +167,7 @@ class Loader(CoreLoader[Any]):
         )
         self._device = device
         if device is not None and device.preload:
-            self.options = dataclasses.replace(self.options, ahead=device.preload)
+            self.options = dataclasses.replace(self.options, preload_depth=device.preload)
         self._ingest = cluster.Ingest(given, keep, turns, threads=num_workers * (prefetch_blocks + 2) + 2)
         data.coordinator = self._ingest.pickled
 
@@ -179,7 +179,7 @@ class Loader(CoreLoader[Any]):
         return super()._numbers(iterator, loaded)
 
     def _pci_addresses(self):
-        from slipring.torch.device.onto import pci_address
+        from slipring.torch.device.to_device import pci_address
 
         return () if self._device is None else (pci_address(self._device),)
 
@@ -193,7 +193,7 @@ class Loader(CoreLoader[Any]):
         iterator = super().__iter__()
         if self._device is None:
             return iterator
-        from slipring.torch.device.onto import on_device
+        from slipring.torch.device.to_device import on_device
 
         return on_device(iterator, self._device)
 

@@ -34,7 +34,7 @@ class Written:
         raise NotImplementedError
 
 
-class Feed:
+class BlockReader:
     """The view of a stream's blocks as columns; each block must match the first.
 
     Only `columns` are read, in this order; None: all columns of the first block. `fill_null` is {column: the value that
@@ -42,7 +42,7 @@ class Feed:
     unless `fill_null` has a value for them.
     """
 
-    within = "the stream"  # the place of the next block, for errors
+    within = "the stream"  # where the next block is, for errors
 
     def __init__(self, stream):
         self._columns = stream.columns
@@ -187,7 +187,7 @@ class Feed:
         return _arrow_blocks().joined(rests)
 
     def pool(self, size):
-        """Return a store for rows of record batches, each at its place in a buffer."""
+        """Return a store for rows of record batches, each at its position in a buffer."""
         return _arrow_blocks().Pool(size)
 
     def named(self, arrays, rest):

@@ -9,7 +9,7 @@ from slipring._core.options.checks import flag, integer, iterable
 from slipring._core.passes._rebatch import ShardRebatcher
 from slipring._core.workers.shards import Sharded, ShardedPass
 from slipring.errors import shown
-from slipring.streams._blocks import Feed
+from slipring.streams._blocks import BlockReader
 from slipring.streams._source import Stream, StreamPass, _blocks_of, _check_source
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ class ShardStream(Sharded, Stream):
         self._passes += 1
         return ShardPass(self)
 
-    def _read(self, feed, number):
+    def _read(self, reader, number):
         shard = self.shards[number]
-        feed.within = f"the stream, in shard {shown(shard)}"
+        reader.within = f"the stream, in shard {shown(shard)}"
         source = self.batches(shard)
         _check_source(source, made_by=self.batches, of="shard")
         return _blocks_of(source)
@@ -133,7 +133,7 @@ class ShardPass(ShardedPass, StreamPass):
         """Return the position after the last delivered row or sample."""
         piece, block = self._bad
         if self.made is not None and self.made.bad[0] >= 0:
-            piece, block = self._place[0] + self.made.bad[0], self.made.bad[1]
+            piece, block = self._position[0] + self.made.bad[0], self.made.bad[1]
         return {**super().state_dict(), "batch_size": self._stream.batch_size, "raised": [piece, block]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -144,18 +144,18 @@ class ShardPass(ShardedPass, StreamPass):
     def open(self) -> None:
         """Open the shards from this position on."""
         stream = self._stream
-        at, row = self._place
+        at, row = self._position
         left = [[number, first] for number, first, _ in self._pieces[at:]]
         if left:
             left[0][1] = row
-        self._feed = Feed(stream)
+        self._block_reader = BlockReader(stream)
         self.made = ShardRebatcher(
-            partial(stream._read, self._feed), self._feed, stream.batch_size, stream.drop_last, left
+            partial(stream._read, self._block_reader), self._block_reader, stream.batch_size, stream.drop_last, left
         )
         self.made.bad = self._bad[0] - at, self._bad[1]
 
     def _reached(self):
         if self.made is None:
-            return self._place
-        read, row = self.made.place()
-        return self._place[0] + read, row
+            return self._position
+        read, row = self.made.position()
+        return self._position[0] + read, row

@@ -13,7 +13,7 @@ from slipring._core.passes._rebatch import BlockReading, Rebatcher, Shuffler
 from slipring._core.ring._ring import mix
 from slipring._core.workers.shards import IterableSource, here
 from slipring.errors import BlockError, shown
-from slipring.streams._blocks import Feed, first_of
+from slipring.streams._blocks import BlockReader, first_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -112,13 +112,13 @@ class Stream(IterableSource):
         self._passes += 1
         return StreamPass(self)
 
-    def check_place(self, state: Mapping[str, Any], since: int) -> None:
+    def check_position(self, state: Mapping[str, Any], since: int) -> None:
         """Raise ValueError if a state does not fit this stream; loaders call it when they load a state.
 
         The dataset and the shuffle must be the same. If the source is an iterator, no pass may have begun to read it.
         `since` batches were delivered after the state.
         """
-        super().check_place(state, since)
+        super().check_position(state, since)
         had, has = list(state["shuffled"]), self._shuffled
         if had != has:
             words = "shuffle_buffer={} and batch_size={}"
@@ -165,16 +165,16 @@ class Stream(IterableSource):
 class StreamPass(BlockReading):
     """One pass of a worker over its part of a `Stream`."""
 
-    continues_after_errors = True  # its state has the place to read on from after an exception
+    continues_after_errors = True  # its state says where to read on after an exception
     _skipped: tuple[type[Exception], ...] = (BlockError,)  # errors of single blocks, which are skipped
 
     made: Any
-    behind: int
+    rows_to_skip: int
     _stream: Stream
     _worker: int
     _workers: int
     _seed: int
-    _feed: Feed | None
+    _block_reader: BlockReader | None
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -182,20 +182,20 @@ class StreamPass(BlockReading):
         self._begin(seed)
 
     def _begin(self, seed, rows=0, raised=0):
-        self._seed, self.behind, self._raised = seed, rows, raised
-        self._feed = self.made = None
+        self._seed, self.rows_to_skip, self._raised = seed, rows, raised
+        self._block_reader = self.made = None
 
     def open(self) -> None:
         """Open the source."""
         stream = self._stream
-        self._feed = Feed(stream)
-        common = stream._open(self._worker, self._workers), self._feed, stream.batch_size, stream.drop_last
+        self._block_reader = BlockReader(stream)
+        common = stream._open(self._worker, self._workers), self._block_reader, stream.batch_size, stream.drop_last
         if stream.shuffle_buffer:
             rng = np.random.Generator(np.random.Philox(key=mix(self._seed, self._worker)))
             made = Shuffler(*common, stream.shuffle_buffer, rng)
         else:
             made = Rebatcher(*common)
-        made.skip(self.behind)
+        made.skip(self.rows_to_skip)
         made.raised = self._raised
         self.made = made
 
@@ -213,14 +213,14 @@ class StreamPass(BlockReading):
             break
         if missing:
             raise ValueError(
-                f"the state says that {self.behind} rows were given out of {self._stream._source_name}, which now ends "
-                f"after {self.behind - missing}: resume with the source that the state was taken of"
+                f"the state says that {self.rows_to_skip} rows were read of {self._stream._source_name}, which now "
+                f"ends after {self.rows_to_skip - missing}: resume with the source that the state was taken of"
             )
-        self.behind = 0
+        self.rows_to_skip = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch."""
-        rows = self.behind if self.made is None else max(self.behind, self.made.made)
+        rows = self.rows_to_skip if self.made is None else max(self.rows_to_skip, self.made.made)
         return {
             "seed": self._seed,
             "rows": rows,
@@ -245,7 +245,7 @@ class StreamPass(BlockReading):
             raise ValueError(
                 f"the state is of {words.format(*had)}; this is {words.format(*has)}: resume with as many workers"
             )
-        self._stream.check_place(state, 0)
+        self._stream.check_position(state, 0)
         self._begin(state["seed"], state["rows"], state.get("raised", 0))
 
 

@@ -268,8 +268,8 @@ class Chunks(Collation):
         labels = joined(part(1) if shifted else inputs, rows, np.int64, IGNORED)
         bounds, positions, cumulative = rows, None, None
         if self.bounds is not None:
-            bounds, places = self._documents_in(rows, inputs.lengths, indices, shifted)
-            labels[places] = IGNORED
+            bounds, positions = self._documents_in(rows, inputs.lengths, indices, shifted)
+            labels[positions] = IGNORED
             cumulative = in_slot(bounds, np.int32), longest(bounds)
         if cumulative or self.format == "megatron":
             positions = empty(ids.shape, np.int64)
@@ -282,7 +282,7 @@ class Chunks(Collation):
         """Return where documents begin in the joined rows, with their end; and the labels of no or another document."""
         if indices is None or not all(isinstance(index, Chunk) for index in indices):
             raise ValueError(
-                "bounds= needs the place of each chunk among all tokens: use slipring's loaders, the indices of a "
+                "bounds= needs the position of each chunk among all tokens: use slipring's loaders, the indices of a "
                 "slipring.tokens.ChunkSampler, and a dataset that has tokens for each of them"
             )
         most = max(indices, key=attrgetter("stop"))
@@ -292,12 +292,12 @@ class Chunks(Collation):
         starts = np.array([chunk.start for chunk in indices], np.int64)
         first = self.bounds.searchsorted(starts.astype(kind))
         last = self.bounds.searchsorted((starts + lengths).astype(kind), "right")
-        found, places = [rows, rows[:-1] + lengths], []
+        found, positions = [rows, rows[:-1] + lengths], []
         for row, length, start, a, b in zip(*(x.tolist() for x in (rows[:-1], lengths, starts, first, last))):
             at = self.bounds[a:b].astype(np.int64) + (row - start)
             found.append(at)
-            places.append(at[at > row] - 1 if shifted else at[at < row + length])
-        return np.unique(np.concatenate(found)), np.concatenate(places)
+            positions.append(at[at > row] - 1 if shifted else at[at < row + length])
+        return np.unique(np.concatenate(found)), np.concatenate(positions)
 
     def _transformers(self, ids, labels, positions, cumulative):
         made = {IDS: ids, LABELS: labels}

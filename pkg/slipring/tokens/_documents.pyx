@@ -89,7 +89,7 @@ cdef class Documents:
         return None if self.n == other.n else min(self.n, other.n)
 
     def write(self, cnp.ndarray out not None, cnp.ndarray at not None, pad=0, bint shift=False):
-        """Write each document to its place, and `pad` to the rest.
+        """Write each document to its position, and `pad` to the rest.
 
         Parameters
         ----------

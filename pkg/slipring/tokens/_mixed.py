@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 _MIXED = 0x4D49584544  # keeps these orders apart from all else that is drawn from the same seed
-_BEHIND = 1024  # batches that a state may lie behind the newest one of its pass
+_MOST_LAG = 1024  # batches that a state may lie behind the newest one of its pass
 _STEP = 1 << 20  # samples
 
 
@@ -270,7 +270,7 @@ class MixedIndices(_EpochIndices):
         return self._order.left(position, most)
 
     @property
-    def _places(self):
+    def _positions(self):
         return range(ENDLESS) if self._order.stop == "never" else range(len(self))
 
 
@@ -283,7 +283,7 @@ class _MixedPass(_Pass):
         sampler = self.sampler
 
         def order_from(epoch):
-            found = sampler._order_of(sampler.seed, epoch, *self.place[2:])
+            found = sampler._order_of(sampler.seed, epoch, *self.cursor[2:])
             sampler._newest = found
             return MixedIndices(sampler.indices, found)
 
@@ -292,10 +292,10 @@ class _MixedPass(_Pass):
     def state_dict(self):
         if self.order is None:
             return super().state_dict()
-        sampler, (epoch, position) = self.sampler, self.place[:2]
+        sampler, (epoch, position) = self.sampler, self.cursor[:2]
         position = sampler._at_most_end(self.order._order, position)
-        behind = max(0, position - _BEHIND * sampler.batch_size * sampler.world_size)
-        return {**sampler._state(epoch, position, self.order._order.saved(behind, position)), "seed": self.seed}
+        oldest = max(0, position - _MOST_LAG * sampler.batch_size * sampler.world_size)
+        return {**sampler._state(epoch, position, self.order._order.saved(oldest, position)), "seed": self.seed}
 
     def _count(self):
         super()._count()

@@ -2,7 +2,7 @@
 
 Each source has a *total*: the integral of its weight over the order, in samples. The total of source i passes each
 whole number once, and draw j of the source is made at a random moment between j and j + 1. The draws of all sources,
-sorted by their moments, are the order. So every draw is a pure function of seed, epoch, source and j, and a place in
+sorted by their moments, are the order. So every draw is a pure function of seed, epoch, source and j, and a position in
 the order is found without those before it. Totals are integers in units of 2 ** -40 samples: no error accumulates, and
 an order that continues from a state has the same moments.
 
@@ -83,7 +83,7 @@ class MixedOrder:
     Attributes
     ----------
     end : int or None
-        The place after the last sample; None: it has not been computed.
+        The position after the last sample; None: it has not been computed.
     """
 
     def __init__(self, sizes, rates_at, step_size, stop, shuffle, key, saved=None):
@@ -107,7 +107,7 @@ class MixedOrder:
         return self._found_end()
 
     def left(self, position, most):
-        """Return how many of the next `most` places belong to the epoch."""
+        """Return how many of the next `most` positions belong to the epoch."""
         if self.stop == "never":
             return most
         if self.end is None:
@@ -118,7 +118,7 @@ class MixedOrder:
         return max(0, min(most, self._found_end() - position))
 
     def part(self, first, count, step=1):
-        """Return the indices at `count` places as int64: first, first + step, ...; also of places after the end."""
+        """Return the int64 indices at `count` positions: first, first + step, ...; they may be after the end."""
         found, chunk, at = [np.empty(0, np.int64)], self._chunk_of(first), first
         while count:
             indices = self._draws_of(chunk)[0][at - self._start_of(chunk) :: step][:count]
@@ -128,7 +128,7 @@ class MixedOrder:
         return np.concatenate(found)
 
     def saved(self, first, last):
-        """Return what continues the order from place `first`, with the same rates until place `last`.
+        """Return what continues the order from position `first`, with the same rates until position `last`.
 
         Another thread, or the function that a signal handler interrupts, may be reading the order.
         """
@@ -209,31 +209,31 @@ class MixedOrder:
             found.append(whole + bool(self.moments[source].part(whole, 1)[0] < fraction))
         return found
 
-    # ---- chunks of the order: `_CHUNK` samples of time, and about as many places
+    # ---- chunks of the order: `_CHUNK` samples of time, and about as many positions
 
     def _start_of(self, chunk):
-        """Return the place of a chunk's first draw."""
+        """Return the position of a chunk's first draw."""
         if chunk not in self._starts:
             while len(self._starts) > 64:
                 del self._starts[next(iter(self._starts))]
             self._starts[chunk] = sum(self._counts(self.begin + chunk * _CHUNK))
         return self._starts[chunk]
 
-    def _chunk_of(self, place):
-        """Return the chunk that has a place: time and place differ by less than the number of sources."""
-        chunk = max(0, place - self.begin) // _CHUNK
-        while chunk and self._start_of(chunk) > place:
+    def _chunk_of(self, position):
+        """Return the chunk that has a position: time and position differ by less than the number of sources."""
+        chunk = max(0, position - self.begin) // _CHUNK
+        while chunk and self._start_of(chunk) > position:
             chunk -= 1
-        if self._start_of(chunk) > place:
-            raise ValueError(f"the state continues from place {self._start_of(0)}, and place {place} is before it")
-        while self._start_of(chunk + 1) <= place:
+        if self._start_of(chunk) > position:
+            raise ValueError(f"position {position} is before that of the state, {self._start_of(0)}")
+        while self._start_of(chunk + 1) <= position:
             chunk += 1
         return chunk
 
-    def _time_of(self, place):
-        """Return the time of a place, rounded down to a multiple of `CELL`."""
-        chunk = self._chunk_of(place)
-        return self.begin + chunk * _CHUNK + int(self._draws_of(chunk)[2][place - self._start_of(chunk)])
+    def _time_of(self, position):
+        """Return the time of a position, rounded down to a multiple of `CELL`."""
+        chunk = self._chunk_of(position)
+        return self.begin + chunk * _CHUNK + int(self._draws_of(chunk)[2][position - self._start_of(chunk)])
 
     def _draws_of(self, chunk):
         """Return (indices, whether each is the last of its source's first round, its time in multiples of `CELL`)."""
@@ -279,9 +279,9 @@ class MixedOrder:
             order = np.argsort(drawn.reshape(-1, n), axis=1, kind="stable")
             return order.reshape(-1)[first - begin :][:count] + self.first_of[source]
         while count:
-            number, place = divmod(first, n)
-            taken = min(count, n - place)
-            found.append(self._round(source, number).part(place, taken))
+            number, position = divmod(first, n)
+            taken = min(count, n - position)
+            found.append(self._round(source, number).part(position, taken))
             first, count = first + taken, count - taken
         return np.concatenate(found) + self.first_of[source]
 
@@ -313,7 +313,7 @@ class MixedOrder:
         return False
 
     def _found_end(self):
-        """Return the place after the last sample."""
+        """Return the position after the last sample."""
         if self.end is None:
             least, most = 0, 1
             while not self._has_ended(most):
@@ -322,7 +322,7 @@ class MixedOrder:
                 middle = (least + most) // 2
                 least, most = (least, middle) if self._has_ended(middle) else (middle, most)
             last = np.flatnonzero(self._draws_of(least)[1])
-            over = self._has_ended(least) or not len(last)  # before the saved place
+            over = self._has_ended(least) or not len(last)  # before the saved position
             self.end = self._start_of(least) + (0 if over else 1 + int(last[0 if self.stop == "first" else -1]))
         return self.end
 

@@ -37,7 +37,7 @@ class PackedPass:
         self.reading = packs._reading(packs.stream)
         multiple = options["document_multiple_of"]
         self.budget = options["max_tokens"] // multiple * multiple
-        self.open, self.rests = [], deque()  # of a document that is being cut: (place, document, tokens, next token)
+        self.open, self.rests = [], deque()  # of a document that is being cut: (location, document, tokens, next token)
         self.saved = None  # (packs, rests) of the loaded state, until their documents are read again
         self.worker, self.workers = here(0)[:2] if options["steps_per_epoch"] else (0, 1)
         self.left = share(options["steps_per_epoch"], self.worker, self.workers)
@@ -97,21 +97,21 @@ class PackedPass:
             except StopIteration:
                 self._end()
                 return
-            place = self.reading.place()
-            tokens = self._tokens_of(document, place)
-            if not self._fits(tokens, place):
+            location = self.reading.location()
+            tokens = self._tokens_of(document, location)
+            if not self._fits(tokens, location):
                 return
-            self.rests.append((place, document, tokens, 0))
-        place, document, tokens, start = self.rests.popleft()
+            self.rests.append((location, document, tokens, 0))
+        location, document, tokens, start = self.rests.popleft()
         options, multiple = self.packs.options, self.packs.options["document_multiple_of"]
         room = self.budget
         if options["split"]:
             room = min((pack.room for pack in self.open if pack.room), default=room)
         stop = min(start + room, tokens)
-        part = self._part(document, place, start, stop, tokens)
-        self._put([*place, start, stop], part, -(-(stop - start) // multiple) * multiple)
+        part = self._part(document, location, start, stop, tokens)
+        self._put([*location, start, stop], part, -(-(stop - start) // multiple) * multiple)
         if stop < tokens and options["overflow"] != "truncate":
-            self.rests.appendleft((place, document, tokens, stop))
+            self.rests.appendleft((location, document, tokens, stop))
 
     def _end(self):
         self.ended = True
@@ -133,13 +133,13 @@ class PackedPass:
         if len(pack.items) == self.packs.options["max_documents"]:
             pack.room = 0
 
-    def _fits(self, tokens, place):
+    def _fits(self, tokens, location):
         """Return whether a document is to be packed; raise ValueError if it is too long and `overflow` says so."""
         options = self.packs.options
         overflow = "split" if options["split"] else options["overflow"]
         if tokens <= self.budget or overflow == "split":
             return True
-        text = f"{self.reading.name(place)} has {tokens} tokens, more than max_tokens={options['max_tokens']}"
+        text = f"{self.reading.name(location)} has {tokens} tokens, more than max_tokens={options['max_tokens']}"
         if overflow == "error":
             raise ValueError(
                 f"{text} (with document_multiple_of={options['document_multiple_of']}): give overflow='drop', "
@@ -150,62 +150,62 @@ class PackedPass:
         self.overflowed += 1
         return overflow == "truncate"
 
-    def _tokens_of(self, document, place):
+    def _tokens_of(self, document, location):
         """Return a document's number of tokens."""
         of, name = self.packs._length, self.reading.name
         if callable(of):
-            tokens = integer(f"length() of {name(place)}", of(document))
+            tokens = integer(f"length() of {name(location)}", of(document))
         else:
             rows = document
             if isinstance(document, Mapping):
                 field = (IDS if IDS in document else next(iter(document), IDS)) if of is None else of
                 if field not in document:
                     fields = ", ".join(map(shown, document)) or "none"
-                    raise ValueError(f"{name(place)} has no field {field!r}; it has {fields}")
+                    raise ValueError(f"{name(location)} has no field {field!r}; it has {fields}")
                 rows = document[field]
             tokens = _rows(rows)
             if tokens is None:
                 raise TypeError(
-                    f"{name(place)} is {shown(rows)}, which has no length: a document is an array or list of tokens, "
-                    "or a dict of them. Otherwise give length=, a field or a function"
+                    f"{name(location)} is {shown(rows)}, which has no length: a document is an array or list of "
+                    "tokens, or a dict of them. Otherwise give length=, a field or a function"
                 )
         if tokens < 1:
-            raise ValueError(f"{name(place)} has {tokens} tokens: each must have at least one. Leave it out before")
+            raise ValueError(f"{name(location)} has {tokens} tokens: each must have at least one. Leave it out before")
         return tokens
 
-    def _part(self, document, place, start, stop, tokens):
+    def _part(self, document, location, start, stop, tokens):
         """Return some tokens of a document: of each field with as many rows as tokens."""
         if stop - start == tokens:
             return document
         if not isinstance(document, Mapping):
             if _rows(document) == tokens and not isinstance(document, tuple):
                 return document[start:stop]
-            raise self._whole(shown(document), place)
+            raise self._whole(shown(document), location)
         part = {}
         for name, value in document.items():
             rows = _rows(value)
             if rows not in (None, tokens):
-                raise self._whole(f"field {name!r} of {rows} rows", place)
+                raise self._whole(f"field {name!r} of {rows} rows", location)
             part[name] = value if rows is None else value[start:stop]
         return part
 
-    def _whole(self, what, place):
+    def _whole(self, what, location):
         return ValueError(
-            f"{self.reading.name(place)} cannot be cut, because {what} does not have a row for each token: use "
+            f"{self.reading.name(location)} cannot be cut, because {what} does not have a row for each token: use "
             "overflow='drop', or fields with tokens"
         )
 
     # ---- states
 
     def state_dict(self):
-        """Return the position, and the places of the documents that were read and not delivered."""
+        """Return the position, and the locations of the documents that were read and not delivered."""
         if self.saved is not None:
             packs, rests = self.saved
         else:
             packs = [list(pack.items) for pack in self.open]
-            rests = [[*place, start] for place, _, _, start in self.rests]
+            rests = [[*location, start] for location, _, _, start in self.rests]
         return {
-            **self.reading.state(self._places(packs, rests)),
+            **self.reading.state(self._locations(packs, rests)),
             "packs": packs,
             "rests": rests,
             "left": self.left,
@@ -216,9 +216,9 @@ class PackedPass:
 
     def load_state_dict(self, state):
         """Continue from that position; the documents that were not delivered are read again at the next request."""
-        self.packs.check_place(state, 0)
-        n = self.reading.PLACE
-        saved = _places("packs", state["packs"], n + 2, of_lists=True), _places("rests", state["rests"], n + 1)
+        self.packs.check_position(state, 0)
+        n = self.reading.LOCATION_SIZE
+        saved = _locations("packs", state["packs"], n + 2, of_lists=True), _locations("rests", state["rests"], n + 1)
         steps = self.packs.options["steps_per_epoch"]
         left = integer("the state's left", state["left"], 0, steps) if steps else None
         number = integer("the state's round", state["round"], 0)
@@ -226,21 +226,21 @@ class PackedPass:
         self.open, self.rests, self.ended = [], deque(), False
         self.saved, self.left, self.round, self.packed = saved, left, number, None
 
-    def _places(self, packs, rests):
-        n = self.reading.PLACE
+    def _locations(self, packs, rests):
+        n = self.reading.LOCATION_SIZE
         return [item[:n] for items in (*packs, rests) for item in items]
 
     def _read_again(self):
         """Fill the packs of the loaded state."""
         packs, rests = self.saved
-        n, multiple = self.reading.PLACE, self.packs.options["document_multiple_of"]
-        found = self.reading.again(self._places(packs, rests))
+        n, multiple = self.reading.LOCATION_SIZE, self.packs.options["document_multiple_of"]
+        found = self.reading.again(self._locations(packs, rests))
         opened = []
         for items in packs:
             pack = OpenPack(self.budget)
-            for *place, start, stop in items:
-                document, tokens = self._found(found, place, stop)
-                pack.documents.append(self._part(document, place, start, stop, tokens))
+            for *location, start, stop in items:
+                document, tokens = self._found(found, location, stop)
+                pack.documents.append(self._part(document, location, start, stop, tokens))
                 pack.room -= -(-(stop - start) // multiple) * multiple
             pack.items = items
             if len(items) == self.packs.options["max_documents"]:
@@ -249,28 +249,28 @@ class PackedPass:
         self.rests = deque((rest[:n], *self._found(found, rest[:n], rest[n]), rest[n]) for rest in rests)
         self.open, self.saved = opened, None
 
-    def _found(self, found, place, stop):
-        if tuple(place) not in found:
+    def _found(self, found, location, stop):
+        if tuple(location) not in found:
             raise ValueError(
-                f"{self.reading.name(place)} is not among those that the state says were read: it is damaged, or not a "
-                "state of this stream"
+                f"{self.reading.name(location)} is not among those that the state says were read: it is damaged, or "
+                "not a state of this stream"
             )
-        document = found[tuple(place)]
-        tokens = self._tokens_of(document, place)
+        document = found[tuple(location)]
+        tokens = self._tokens_of(document, location)
         if tokens < stop:
             raise ValueError(
-                f"{self.reading.name(place)} has {tokens} tokens, but the state says that it has {stop} or more: "
+                f"{self.reading.name(location)} has {tokens} tokens, but the state says that it has {stop} or more: "
                 "resume with the documents that the state was taken of"
             )
         return document, tokens
 
 
-def _places(name, items, n, of_lists=False):
+def _locations(name, items, n, of_lists=False):
     """Return the items of a state as lists of `n` integers; raise ValueError if they are others."""
     if not isinstance(items, (list, tuple)):
         raise ValueError(f"the state's {name} must be a list, not {shown(items)}")
     if of_lists:
-        return [_places(name, each, n) for each in items]
+        return [_locations(name, each, n) for each in items]
     if not all(isinstance(item, (list, tuple)) and len(item) == n for item in items):
         raise ValueError(f"the state's {name} must be lists of {n} integers, not {shown(items)}")
     return [[int(integer(f"the state's {name}", each, 0)) for each in item] for item in items]

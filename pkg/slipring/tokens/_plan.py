@@ -95,8 +95,8 @@ class EpochPlan:
         self.documents, self.order, self.key = documents, order, key
         self.read, self.counts = {}, {}
 
-    def places(self, part):
-        """Return (the place of a part's first document in the order, the number of its documents)."""
+    def span(self, part):
+        """Return (the position of a part's first document in the order, the number of its documents)."""
         if isinstance(self.order, MixedOrder):  # its length may be unknown, and other weights may change it
             return part * PART, self.order.left(part * PART, PART)
         n = len(self.order)
@@ -107,7 +107,7 @@ class EpochPlan:
     def packs_of(self, part):
         """Return the `Packs` of a part; None after the last part."""
         if part not in self.read:
-            first, count = self.places(part)
+            first, count = self.span(part)
             if not count:
                 return None
             key = mix(self.key, _PARTS, part)
@@ -116,7 +116,7 @@ class EpochPlan:
         return self.read[part]
 
     def take(self, part, pack, count):
-        """Return (`count` packs from a place on, or as many as there are; the place after them)."""
+        """Return (`count` packs from a position on, or as many as there are; the position after them)."""
         for read in [number for number in self.read if number < part]:
             del self.read[read]
         found = []
@@ -302,7 +302,7 @@ class StepWindow:
     ----------
     plan : EpochPlan
     entry : tuple
-        The place of the first pack, as (part, pack), and then, for each division that has read the window, a tuple:
+        The start of the first pack, as (part, pack), and then, for each division that has read the window, a tuple:
         ranks, batches per step, and the position at which it began.
     size : int
         Packs of a window, at least.
@@ -320,21 +320,21 @@ class StepWindow:
     left_out : ndarray
         Packs that are not delivered.
     after : tuple
-        The place of the next window, as (part, pack); None if this is the last one.
+        The start of the next window, as (part, pack); None if this is the last one.
     """
 
     def __init__(self, plan, entry, size, last):
-        place, parts, divisions = entry[:2], [], entry[2:]
+        start, parts, divisions = entry[:2], [], entry[2:]
         left, count = np.empty(0, np.int64), 0
         for number, (ranks, batches, first) in enumerate(divisions):
             step = ranks * batches
             wanted = -(-max(len(left), size) // step) * step - len(left)
-            found, place = plan.take(*place, wanted)
-            rest, end = plan.take(*place, step)
+            found, start = plan.take(*start, wanted)
+            rest, end = plan.take(*start, step)
             # Less than a step is no window of its own.
-            self.after = place if sum(map(len, rest)) == step else None
+            self.after = start if sum(map(len, rest)) == step else None
             if self.after is None:
-                found, place = found + rest, end
+                found, start = found + rest, end
             parts += found
             got = sum(map(len, found))
             left = np.concatenate([left, np.arange(count, count + got)])
@@ -385,7 +385,7 @@ class StepWindow:
             self.sequence = np.concatenate([self.sequence, incomplete])
 
     def _most_documents(self, by_cost, count, ranks):
-        """Return (the place of the `count` consecutive packs with the most documents, their number)."""
+        """Return (the start of the `count` consecutive packs with the most documents, their number)."""
         total = np.concatenate([[0], np.cumsum(np.diff(self.packs.bounds)[by_cost])])
         documents = (total[count:] - total[:-count])[::ranks]
         return int(np.argmax(documents)) * ranks, int(documents.max())

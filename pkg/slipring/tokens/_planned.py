@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PLAN = 0x544F4B454E53  # keeps these plans apart from all else that is drawn from the same seed
 _CHECKED_AT_ONCE = 1 << 24  # lengths
-_BEHIND = 1024  # batches that a state may lie behind the newest one of its pass
+_MOST_LAG = 1024  # batches that a state may lie behind the newest one of its pass
 MOST = 1 << 32
 
 
@@ -261,11 +261,11 @@ class Planned(BatchSampler):
     def _windows(self, plan):
         """Yield the windows of an epoch from its beginning, except empty ones."""
         len(plan.order)  # TypeError if it is endless
-        place, first = (0, 0), 0
-        while place is not None:
-            entry = (*place, (self.world_size, self.batches_per_step, first))
+        start, first = (0, 0), 0
+        while start is not None:
+            entry = (*start, (self.world_size, self.batches_per_step, first))
             window = StepWindow(plan, entry, self.window, self.last)
-            place, first = window.after, window.stop
+            start, first = window.after, window.stop
             if window.packs is not None:
                 yield window
 
@@ -314,8 +314,8 @@ class Planned(BatchSampler):
         windows = _until(log, position)
         if position and not windows:
             raise ValueError(
-                f"more than {_BEHIND} batches are in flight, and the sampler has forgotten the part of the plan where "
-                "this state is: use fewer workers or a smaller prefetch_factor"
+                f"more than {_MOST_LAG} batches are in flight, and the sampler has forgotten the part of the plan "
+                "where this state is: use fewer workers or a smaller prefetch_factor"
             )
         return {
             **super()._state(epoch, position),
@@ -388,9 +388,9 @@ class PlannedPass(_Pass):
 
     def __next__(self):
         sampler = self.sampler
-        self._begin(lambda epoch: sampler._compared_plan(epoch, *self.place[3:]))
+        self._begin(lambda epoch: sampler._compared_plan(epoch, *self.cursor[3:]))
         sampler._newest = self.order.order
-        epoch, position = self.place[:2]
+        epoch, position = self.cursor[:2]
         window = self._window_at(position)
         packs, pack = window.packs, window.sequence[position - window.first + sampler.rank]
         members = slice(packs.bounds[pack], packs.bounds[pack + 1])
@@ -400,20 +400,20 @@ class PlannedPass(_Pass):
                 start, stop = packs.starts[members][at], packs.stops[members][at]
                 indices[at] = Piece(indices[at], int(start), int(stop))
         indices = sampler._finished(indices, packs, members)
-        self.place = epoch, position + sampler.world_size
+        self.cursor = epoch, position + sampler.world_size
         return indices
 
     def state_dict(self):
         if self.order is None:
             return super().state_dict()
-        epoch, position = self.place[:2]
+        epoch, position = self.cursor[:2]
         mixture = self.sampler._saved_mixture(self.order.order, self.log, position)
         return {**self.sampler._state(epoch, position, self.log, mixture), "seed": self.seed}
 
     def _count(self):
         super()._count()
         self.sampler._newest = None
-        self.log, self.window = [*self.place[2]] if len(self.place) > 2 else [], None
+        self.log, self.window = [*self.cursor[2]] if len(self.cursor) > 2 else [], None
         self.sampler._log = self.log
 
     def _window_at(self, position):
@@ -434,7 +434,7 @@ class PlannedPass(_Pass):
                 raise StopIteration
             # A call that a handler interrupts reads the last entry again.
             self.window = None
-            reach = position - _BEHIND * sampler.world_size
+            reach = position - _MOST_LAG * sampler.world_size
             kept = [entry for entry, newer in zip(self.log, self.log[1:]) if newer[2][2] > reach]
             self.log[:] = [*kept, self.log[-1], (*after, (*division, position))]
 
@@ -462,16 +462,16 @@ def _entries(windows, position):
     for entry in windows:
         if len(entry) < 3 or not all(isinstance(each, (list, tuple)) and len(each) == 3 for each in entry[2:]):
             raise ValueError(f"each of the state's windows must be two ints and lists of three, not {shown(entry)}")
-        place = [integer("the place of a window in the state", each, 0, 1 << 62) for each in entry[:2]]
+        start = [integer("the start of a window in the state", each, 0, 1 << 62) for each in entry[:2]]
         divisions = []
         for ranks, batches, at in entry[2:]:
             integer("ranks of a window in the state", ranks, 1, 1 << 20)
             integer("batches_per_step of a window in the state", batches, 1, 1 << 20)
             first = integer("the position of a window in the state", at, first, 1 << 62)
             divisions.append((int(ranks), int(batches), int(at)))
-        found.append((*place, *divisions))
+        found.append((*start, *divisions))
     if position and (not found or found[0][2][2] > position):
-        raise ValueError(f"the state has no window of position {position}: it is more than {_BEHIND} batches behind")
+        raise ValueError(f"the state has no window of position {position}: it is more than {_MOST_LAG} batches behind")
     return found
 
 

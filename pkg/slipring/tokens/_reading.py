@@ -1,4 +1,4 @@
-"""Documents of a stream one by one, each with the place by which it can be read again."""
+"""Documents of a stream one by one, each with the location by which it can be read again."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def outside_of_slot() -> Iterator[None]:
 
 
 class ShardReading:
-    """Documents of a stream of shards. A place is [shard, sample, seed].
+    """Documents of a stream of shards. A location is [shard, sample, seed].
 
     Parameters
     ----------
     stream : Sharded
     """
 
-    PLACE = 3  # numbers
+    LOCATION_SIZE = 3  # numbers
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -58,17 +58,17 @@ class ShardReading:
         self.begin()
         self.load({**self.iterator.state_dict(), "seed": seed, "shard": 0, "sample": 0})
 
-    def place(self) -> list[int]:
-        """Return the place of the document that was read last."""
+    def location(self) -> list[int]:
+        """Return the location of the document that was read last."""
         return self.iterator.last_read()
 
-    def name(self, place: list[int]) -> str:
+    def name(self, location: list[int]) -> str:
         """Return the name of a document, for errors."""
         shards = getattr(self.stream, "shards", None)
-        return f"sample {place[1]} of shard {place[0] if shards is None else shown(shards[place[0]])}"
+        return f"sample {location[1]} of shard {location[0] if shards is None else shown(shards[location[0]])}"
 
-    def state(self, places: Iterable[list[int]]) -> dict[str, Any]:
-        """Return the position after the last document. `places` are read again by whoever resumes."""
+    def state(self, locations: Iterable[list[int]]) -> dict[str, Any]:
+        """Return the position after the last document. `locations` are read again by whoever resumes."""
         state = self.iterator.state_dict()
         state.pop("batch_size", None)  # rows are not counted in batches here
         return state
@@ -77,10 +77,10 @@ class ShardReading:
         """Continue at a position."""
         self.iterator.load_state_dict(state)
 
-    def again(self, places: Iterable[list[int]]) -> dict[tuple[int, ...], Any]:
-        """Read documents again; return {place: document}."""
+    def again(self, locations: Iterable[list[int]]) -> dict[tuple[int, ...], Any]:
+        """Read documents again; return {location: document}."""
         found, of_shard = {}, {}
-        for shard, sample, seed in places:
+        for shard, sample, seed in locations:
             of_shard.setdefault((shard, seed), set()).add(sample)
         for (shard, seed), samples in of_shard.items():
             iterator = iter(self.stream)
@@ -100,16 +100,16 @@ class ShardReading:
                     if reached == before or reached[0] or reached[1] - 1 in samples:
                         raise
                     continue  # this sample has raised it before
-                place = iterator.last_read()
-                reached = 0, place[1] + 1
-                if place[1] in samples:
-                    samples.remove(place[1])
-                    found[tuple(place)] = document
+                location = iterator.last_read()
+                reached = 0, location[1] + 1
+                if location[1] in samples:
+                    samples.remove(location[1])
+                    found[tuple(location)] = document
         return found
 
 
 class NumberReading:
-    """Documents of any iterable dataset. A place is [number of the document in this worker's pass].
+    """Documents of any iterable dataset. A location is [number of the document in this worker's pass].
 
     A resume loads the newest state of the dataset and its iterator before the oldest document that is needed, and reads
     on from there. Without states it reads the pass from its beginning.
@@ -119,7 +119,7 @@ class NumberReading:
     stream : iterable
     """
 
-    PLACE = 1
+    LOCATION_SIZE = 1
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -158,17 +158,17 @@ class NumberReading:
         self.read += 1
         return document
 
-    def place(self) -> list[int]:
-        """Return the place of the document that was read last."""
+    def location(self) -> list[int]:
+        """Return the location of the document that was read last."""
         return [self.read - 1]
 
-    def name(self, place: list[int]) -> str:
+    def name(self, location: list[int]) -> str:
         """Return the name of a document, for errors."""
-        return f"document {place[0]} of this worker's part of {type(self.stream).__name__}"
+        return f"document {location[0]} of this worker's part of {type(self.stream).__name__}"
 
-    def state(self, places: Iterable[list[int]]) -> dict[str, Any]:
-        """Return the position after the last document. `places` are read again by whoever resumes."""
-        oldest = min((number for (number,) in places), default=self.read)
+    def state(self, locations: Iterable[list[int]]) -> dict[str, Any]:
+        """Return the position after the last document. `locations` are read again by whoever resumes."""
+        oldest = min((number for (number,) in locations), default=self.read)
         while len(self.snapshots) > 1 and self.snapshots[1][0] <= oldest:
             self.snapshots.popleft()
         at, states = self.snapshots[0]
@@ -180,9 +180,9 @@ class NumberReading:
         self.read, self.raised = state["read"], list(state["raised"])
         self.snapshots = deque([(state["at"], state["states"])])
 
-    def again(self, places: Iterable[list[int]]) -> dict[tuple[int, ...], Any]:
-        """Read documents again, up to the position of the loaded state; return {place: document}."""
-        wanted, found = {number for (number,) in places}, {}
+    def again(self, locations: Iterable[list[int]]) -> dict[tuple[int, ...], Any]:
+        """Read documents again, up to the position of the loaded state; return {location: document}."""
+        wanted, found = {number for (number,) in locations}, {}
         at, states = self.snapshots[0]
         self._open(states)
         for number in range(at, self.read):

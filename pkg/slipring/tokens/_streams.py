@@ -86,7 +86,7 @@ def pack(
 
     Notes
     -----
-    A state has the places of the documents of open packs, not their tokens: a worker that resumes reads them again, so
+    A state has the locations of open packs' documents, not their tokens: a worker that resumes reads them again, so
     the stream must give the same documents. If its iterator has no ``state_dict`` and ``load_state_dict``, the worker
     reads the pass again from its beginning.
 
@@ -175,12 +175,12 @@ class PackedStream(IterableSource):
     def __iter__(self) -> Iterator[list[Any]]:
         return PackedPass(self)
 
-    def check_place(self, state: Mapping[str, Any], since: int) -> None:
+    def check_position(self, state: Mapping[str, Any], since: int) -> None:
         """Raise ValueError if an iterator's state is of other options or another stream; loaders call it.
 
         `since` batches were delivered after the state.
         """
-        super().check_place(state, since)
+        super().check_position(state, since)
         why = "other documents would be in the packs. Resume with the same options"
         compare(self.options, mapping("options", state["options"]), ("this pack()", "the state"), why)
 
@@ -206,7 +206,7 @@ class ShardedPacks(PackedStream, Sharded):
         own = super().rest_of(states, num_workers)
         begun = [state["iterator"] for rank in states for state in rank if state is not None]
         for state in begun:
-            self.check_place(state, 0)
+            self.check_position(state, 0)
         steps = self.options["steps_per_epoch"]
         left = None if steps is None else _same_of_ranks([_left_of(rank, steps) for rank in states])
         packs, rests = (
@@ -332,13 +332,13 @@ _NONE = object()
 def _surely_left(state):
     """Return (how many batches a loader of packs will deliver at least, whether there are no more)."""
     count = ended = 0
-    for place in state["workers"]:
-        # Until a worker's first batch, its place may be that of the end of the pass before.
-        states = None if place is None or place.get("ended") else place["states"]
+    for position in state["workers"]:
+        # Until a worker's first batch, its position may be that of the end of the pass before.
+        states = None if position is None or position.get("ended") else position["states"]
         if states and "packs" in states.get("iterator", ()):
             own = states["iterator"]
             packs = len(own["packs"]) if own["left"] is None else min(len(own["packs"]), own["left"])
-            count += max(0, packs - place.get("since", 0))
+            count += max(0, packs - position.get("since", 0))
             ended += own["ended"] or own["left"] == 0
     return count, ended == max(1, state["num_workers"])
 

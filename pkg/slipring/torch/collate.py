@@ -5,14 +5,14 @@ import torch
 from torch.utils.data import default_convert
 
 from slipring._core.codec._codec import empty
-from slipring._core.codec._collate import ODD, collate_plain, is_stock
+from slipring._core.codec._collate import UNSUPPORTED, collate_plain, has_same_rules
 from slipring._core.codec.pytree import is_namedtuple
 from slipring._core.codec.tensors import stack_alike
 from slipring._core.ring._slot import current
 from slipring.torch.private import collate as _theirs
 
 # The entries that torch itself registers. With others, types may be collated differently.
-_STOCK = {
+_DEFAULT = {
     torch.Tensor: _theirs.collate_tensor_fn,
     np.ndarray: _theirs.collate_numpy_array_fn,
     (np.bool_, np.number, np.object_): _theirs.collate_numpy_scalar_fn,
@@ -28,9 +28,9 @@ def default_collate(samples):
 
     The result must go to a slot: arrays may stand for tensors until the consumer takes them.
     """
-    if has_stock_rules():
+    if has_default_rules():
         made = collate_plain(samples)
-        if made is not ODD:
+        if made is not UNSUPPORTED:
             return made
     return _theirs.default_collate(samples)
 
@@ -51,10 +51,10 @@ def _writable(sample):
     return kind._make(map(_writable, sample)) if is_namedtuple(kind) else sample
 
 
-def has_stock_rules():
+def has_default_rules():
     """Return whether the user has registered no types in torch's collation."""
     registered = _theirs.default_collate_fn_map
-    return is_stock(registered, _IN_SLOT) or is_stock(registered, _STOCK)
+    return has_same_rules(registered, _IN_SLOT) or has_same_rules(registered, _DEFAULT)
 
 
 def _collate_tensor(batch, *, collate_fn_map=None):
@@ -66,7 +66,7 @@ def _collate_tensor(batch, *, collate_fn_map=None):
     return _theirs.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
 
 
-_IN_SLOT = {**_STOCK, torch.Tensor: _collate_tensor}
+_IN_SLOT = {**_DEFAULT, torch.Tensor: _collate_tensor}
 
 
 def collate_in_slot():

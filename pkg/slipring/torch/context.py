@@ -78,7 +78,7 @@ def context_slice(
     if order not in ("zigzag", "contiguous"):
         raise ValueError(f"order must be 'zigzag' or 'contiguous', not {shown(order)}")
     dim = integer("dim", dim, 0)
-    rank, ranks = _place(mesh)
+    rank, ranks = _rank_in(mesh)
     length = _length(batch, dim)
     bounds = _bounds(batch) if order == "zigzag" else None
     if bounds is not None:
@@ -106,7 +106,7 @@ def _zigzag(tensor, dim, rank, ranks):
     return parts[(slice(None),) * dim + (slice(rank, 2 * ranks - rank, 2 * ranks - 1 - 2 * rank),)]
 
 
-def _place(mesh):
+def _rank_in(mesh):
     """Return (rank, number of ranks) of this process."""
     if isinstance(mesh, torch.distributed.device_mesh.DeviceMesh):
         if mesh.ndim != 1:

@@ -23,8 +23,8 @@ def start_of(context):
         # multiprocessing.Process has None there: it uses the start method of the default context.
         method = getattr(kind, "_start_method", "") or multiprocessing.get_start_method()
         if method in _METHODS:
-            stock = multiprocessing.Process, multiprocessing.get_context(method).Process
-            return method, None if kind in stock else context
+            standard = multiprocessing.Process, multiprocessing.get_context(method).Process
+            return method, None if kind in standard else context
     name = f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else repr(kind)
     raise ValueError(
         f"multiprocessing_context={context!r}: its Process must be a subclass of threading.Thread, or of a process "

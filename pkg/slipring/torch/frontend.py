@@ -18,12 +18,12 @@ from slipring._core.passes._device import DeviceIteration
 from slipring._core.passes._iteration import Iteration
 from slipring._core.passes._local import LocalIteration
 from slipring._core.passes._sharing import SharedIteration
-from slipring._core.passes.ahead import Ahead
 from slipring._core.passes.frontend import Frontend, PassNumbers, PassOrder
 from slipring._core.passes.loader import NewestPass
+from slipring._core.passes.prefetch import Preloader
 from slipring._core.passes.reshard import begin_source
 from slipring._core.passes.sharing import Lead, Reader
-from slipring._core.passes.source import rank_that_draws, share_of
+from slipring._core.passes.source import rank_stride, rank_that_draws
 from slipring._core.workers.fetch import batch_maker, load_ended, own_method
 from slipring._core.workers.job import Job
 from slipring._core.workers.stateful import is_stateful
@@ -128,7 +128,7 @@ class TorchFrontend(Frontend):
     _worker_class = TorchWorker
     _sharing: Any = None  # the loader's part in share=: a `Lead`, a `Reader`, or None
 
-    def _options(self, ahead):
+    def _options(self, preload_depth):
         instance("workers", self.workers, Workers, OF_WORKERS)  # users may set it between epochs
         refuse({"workers": self.workers}, REFUSED, "slipring.torch.DataLoader")
         method, context = start_of(self.multiprocessing_context)
@@ -144,7 +144,7 @@ class TorchFrontend(Frontend):
             in_order=bool(self.in_order),
             context=context,
             worker_init_fn=self.worker_init_fn,
-            ahead=ahead * max(1, len(self._places)),
+            preload_depth=preload_depth * max(1, len(self._devices)),
             bounds=self._bounds,
             readers=self._sharing.n_readers if isinstance(self._sharing, Lead) else 0,
             **{
@@ -155,7 +155,7 @@ class TorchFrontend(Frontend):
 
     @property
     def _options_now(self):
-        return self._options(self._ahead)
+        return self._options(self._preload_depth)
 
     @property
     def _tuned(self):
@@ -201,7 +201,7 @@ class TorchFrontend(Frontend):
         return super()._engine_for(options, job, live_on)
 
     def _new_iterator(self, options):
-        if self._target is not None or (self.num_workers and self._ahead):
+        if self._target is not None or (self.num_workers and self._preload_depth):
             kind = TorchDeviceIteration
         elif isinstance(self._sharing, Reader):
             kind = TorchSharedIteration
@@ -300,18 +300,18 @@ class TorchFrontend(Frontend):
             options=options.for_worker(collate_fn=collate_fn, worker_init_fn=init, drop_last=bool(self.drop_last)),
             worker_class=TorchWorker,
             rank=rank_that_draws(self.rank, self.batch_sampler, self.sampler),
-            share=self._share,
+            rank_stride=self._rank_stride,
             epoch_seeds=epoch_seeds,
             tracked=not self._is_map or is_stateful(self.dataset),
         )
 
     @property
-    def _share(self):
+    def _rank_stride(self):
         if self.rng != "sample":
             return None
         source, group, _ = source_of(self)
         batched_by_it = source if self._auto_collation and not group else None
-        return share_of(self.dataset, not self._is_map, batched_by_it, source, group, self.rank)
+        return rank_stride(self.dataset, not self._is_map, batched_by_it, source, group, self.rank)
 
     def _local_collate(self):
         """Return the function that makes batches in this process."""
@@ -361,7 +361,7 @@ class TorchFrontend(Frontend):
             self._unpin(engine)
             iterator.begin(*arguments, **hooks)
             return iterator
-        depth = self._ahead if options.num_workers else 0
+        depth = self._preload_depth if options.num_workers else 0
         if options.num_workers:
             kind = SharedIteration if isinstance(self._sharing, Reader) else Iteration
             core = kind(*arguments, no_timeout=depth > 0, **hooks)
@@ -369,11 +369,11 @@ class TorchFrontend(Frontend):
             core = LocalIteration(*arguments, **hooks)
         try:
             mover = self._mover(engine)
-            iterator.begin(core, Ahead(core, mover, depth, options.timeout or None, self._several))
+            iterator.begin(core, Preloader(core, mover, depth, options.timeout or None, self._several))
         except BaseException:
             core.close()
             raise
-        iterator.requested_ahead = options.look_ahead + depth * len(mover.places)
+        iterator.requested_early = options.prefetch_depth + depth * len(mover.devices)
         return core
 
     def _count_pass(self, iterator, newest):
@@ -420,8 +420,8 @@ class TorchFrontend(Frontend):
             begin_source(source_of(self)[0], state)
         return state
 
-    def _load_ended(self, place, is_stream):
-        load_ended(self.dataset, place, is_stream)  # it may restore generators, from which torch draws afterwards
+    def _load_ended(self, position, is_stream):
+        load_ended(self.dataset, position, is_stream)  # it may restore generators, from which torch draws afterwards
 
     def _forget_iterator(self):
         self._iterator = None

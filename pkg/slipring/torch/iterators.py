@@ -6,7 +6,7 @@ from slipring._core.passes._device import DeviceIteration
 from slipring._core.passes._iteration import Iteration
 from slipring._core.passes._local import LocalIteration
 from slipring._core.passes._sharing import SharedIteration
-from slipring._core.workers.fetch import shorter
+from slipring._core.workers.fetch import dataset_shrank
 from slipring.torch import private
 from slipring.torch.generators import text_of
 
@@ -28,7 +28,7 @@ def read_again(iterator, count):
         try:
             next(iterator)
         except StopIteration:
-            raise shorter(count, done) from None
+            raise dataset_shrank(count, done) from None
     core.next_pass = begin_next  # a pass that has no further batch is still an empty rest
 
 
@@ -97,7 +97,7 @@ class TorchLocalIteration(TorchPass, LocalIteration, private.BaseIterator):
 class TorchDeviceIteration(TorchPass, DeviceIteration, private.BaseIterator):
     """Batches on devices, or pinned."""
 
-    requested_ahead = 0  # batches that count as requested beyond the delivered ones
+    requested_early = 0  # batches that count as requested beyond the delivered ones
 
     @property
     def _iteration(self):
@@ -105,7 +105,7 @@ class TorchDeviceIteration(TorchPass, DeviceIteration, private.BaseIterator):
 
     def drain_requested(self, delivered):
         """See `TorchIteration.drain_requested`."""
-        self.core.drain(delivered + self.requested_ahead if self.ahead.depth else 0)
+        self.core.drain(delivered + self.requested_early if self.preloader.depth else 0)
 
 
 def check_length(iterator):

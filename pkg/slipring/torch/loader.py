@@ -19,7 +19,7 @@ from slipring.torch import private
 from slipring.torch.contexts import check_threads
 from slipring.torch.device import cuda as _device
 from slipring.torch.device.target import DeviceMethods
-from slipring.torch.drop_in.standin import StandIn
+from slipring.torch.drop_in.replacement import ReplacementMeta
 from slipring.torch.frontend import TorchFrontend
 from slipring.torch.iterators import TorchPass, read_again
 from slipring.torch.share import joined
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from slipring.options import Memory, OneDeviceOptions, Workers
 
     T_co = TypeVar("T_co", covariant=True, default=Any)
-    _Place: TypeAlias = torch.device | str | int
+    _DeviceLike: TypeAlias = torch.device | str | int
     _Workers: TypeAlias = int | Literal["auto"] | tuple[int | None, int | None]
     _Made = TypeVar("_Made")
     _Sample = TypeVar("_Sample")
@@ -61,7 +61,7 @@ else:
 )  # fmt: skip
 # The type parameter of torch's class is the sample; slipring's is the batch.
 class DataLoader(
-    TorchFrontend, LoaderCore, DeviceMethods, torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=StandIn
+    TorchFrontend, LoaderCore, DeviceMethods, torch.utils.data.DataLoader[Any], Generic[T_co], metaclass=ReplacementMeta
 ):
     """`torch.utils.data.DataLoader`, faster, with `torchdata.stateful_dataloader`'s state.
 
@@ -118,7 +118,7 @@ class DataLoader(
         worker_init_fn: Callable[[int], object] | None = None,
         multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None,
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
-        in_order: bool = True, device: _Place | None = None, **options: Unpack[OneDeviceOptions],
+        in_order: bool = True, device: _DeviceLike | None = None, **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
@@ -129,7 +129,7 @@ class DataLoader(
         worker_init_fn: Callable[[int], object] | None = None,
         multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None,
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
-        in_order: bool = True, device: _Place | None = None, **options: Unpack[OneDeviceOptions],
+        in_order: bool = True, device: _DeviceLike | None = None, **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
     # The batch has the return type of the device's `transform`.
     @overload
@@ -153,7 +153,7 @@ class DataLoader(
         worker_init_fn: Callable[[int], object] | None = None,
         multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None, *,
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
-        in_order: bool = True, device: list[_Place] | tuple[_Place, ...], **options: Unpack[OneDeviceOptions],
+        in_order: bool = True, device: list[_DeviceLike] | tuple[_DeviceLike, ...], **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
     # `default_collate` makes the batch: declare its type by DataLoader[...](...).
     @overload
@@ -165,7 +165,7 @@ class DataLoader(
         worker_init_fn: Callable[[int], object] | None = None,
         multiprocessing_context: str | BaseContext | None = None, generator: torch.Generator | None = None, *,
         prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
-        in_order: bool = True, device: _Place | None = None, **options: Unpack[OneDeviceOptions],
+        in_order: bool = True, device: _DeviceLike | None = None, **options: Unpack[OneDeviceOptions],
     ) -> None: ...  # fmt: skip
     def __init__(
         self, dataset, batch_size=1, shuffle=None, sampler=None, batch_sampler=None, num_workers=0, collate_fn=None,
@@ -199,7 +199,7 @@ class DataLoader(
         # driver, which must not happen before a process forks.)
         core = self._options(0 if self.device is None else self.device.preload or 0)
         self.rank = core.rank
-        _ = self._share  # raises the errors of a sampler now
+        _ = self._rank_stride  # raises the errors of a sampler now
         if self._dataset_kind == private.DatasetKind.Iterable:
             check_threads(core.method, num_workers, multiprocessing_context, dataset)
             core.check_stream(dataset)
@@ -227,7 +227,7 @@ class DataLoader(
         return iterator
 
     def __iter__(self) -> _Iterator[T_co]:
-        if isinstance(self._iterator, TorchPass) and self._iterator.foreign:
+        if isinstance(self._iterator, TorchPass) and self._iterator.inherited:
             self._iterator = None  # a forked child starts its own workers
         iterator = super().__iter__()
         return iterator if isinstance(iterator, TorchPass) else self._of_a_subclass(iterator)

@@ -16,10 +16,10 @@ from torch.utils.data import (
 from slipring._core.passes._plan import SamplerDraws
 from slipring._core.passes.reshard import saved_sampler
 from slipring._core.passes.source import SamplerSource, opened
-from slipring._core.ring._ring import reductions
+from slipring._core.ring._ring import reducers
 from slipring.sampler import BatchSampler as OurBatchSampler
 from slipring.torch.generators import OrderRng, as_state, as_text, generator_of
-from slipring.torch.samplers import indices_of, source_behind
+from slipring.torch.samplers import indices_of, wrapped_source
 
 # ---- indices that are tensors
 
@@ -31,7 +31,7 @@ def _reduced(tensor):
     return tensor.clone().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
 
 
-reductions[torch.Tensor] = _reduced
+reducers[torch.Tensor] = _reduced
 
 
 # ---- samplers with a position
@@ -96,10 +96,10 @@ class Order(SamplerSource):
 
     def __init__(self, loader, made, before, resume=None):
         source, group, drop_last = source_of(loader)
-        behind = source_behind(source, resume)
+        wrapped = wrapped_source(source, resume)
         super().__init__(
-            behind, group, drop_last, single=not loader._auto_collation, resume=resume, made=None if group else made,
-            begins_there=behind is not source,
+            wrapped, group, drop_last, single=not loader._auto_collation, resume=resume, made=None if group else made,
+            begins_there=wrapped is not source,
         )  # fmt: skip
         # Not the loader itself: with persistent workers, the loader refers to the iterator that refers to this.
         self.sampler = loader.sampler

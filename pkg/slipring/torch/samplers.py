@@ -74,7 +74,7 @@ def _random(sampler):
 # ---- the rest of the order of all ranks after a position
 
 
-def source_behind(source, resume):
+def wrapped_source(source, resume):
     """Return the source of the indices: a `Rest` if a state resumes with other batches than the sampler's."""
     if resume is None or resume.origin is None or isinstance(source, BatchSampler):
         return source

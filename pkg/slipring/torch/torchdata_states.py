@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from slipring._core.passes.reshard import in_turn, places_of, saved_sampler
+from slipring._core.passes.reshard import by_number, saved_sampler, worker_positions
 from slipring.torch.generators import as_state, as_text, generator_of
 from slipring.torch.order import source_of
 
@@ -28,14 +28,14 @@ def translated(loader, header, state):
         header, num_workers=main.get("_num_workers", 0), seed=main.get("_base_seed"), finished=finished
     )
     workers = snapshot["_worker_snapshots"].values() if snapshot else [state]
-    places = in_turn(_places(workers, yielded))
-    if places:
+    positions = by_number(_positions(workers, yielded))
+    if positions:
         _refuse(lag, "dataset")
         next_worker = snapshot["_last_yielded_worker_id"] + 1 if snapshot else 1
-        made = dataclasses.replace(made, workers=places, next_worker=next_worker)
+        made = dataclasses.replace(made, workers=positions, next_worker=next_worker)
     if header.kind == "iterable":
         # Without states, only their total is known, not each worker's number.
-        return made if places else dataclasses.replace(made, dropped=yielded)
+        return made if positions else dataclasses.replace(made, dropped=yielded)
     return dataclasses.replace(made, delivered=yielded, **_order(loader, main, lag, finished))
 
 
@@ -47,9 +47,9 @@ def _refuse(lag, what):
         )
 
 
-def _places(workers, yielded):
+def _positions(workers, yielded):
     """Return each worker's position, as far as its dataset or iterator saves it; they have taken turns."""
-    places = {}
+    positions = {}
     for worker in workers:
         fetcher = worker.get("fetcher_state") or {}
         found = {"dataset": worker.get("dataset_state"), "iterator": fetcher.get("dataset_iter_state")}
@@ -58,8 +58,8 @@ def _places(workers, yielded):
             states["last"] = True  # torchdata's own workers read the iterator once more
         if states:
             number = worker.get("worker_id", 0)
-            places[number] = {"batches": len(range(number, yielded, len(workers))), "states": states}
-    return places
+            positions[number] = {"batches": len(range(number, yielded, len(workers))), "states": states}
+    return positions
 
 
 def _order(loader, main, lag, finished):
@@ -104,11 +104,11 @@ def in_their_form(loader, state):
 
     Raise ValueError if torchdata's form cannot express it; the message names the part.
     """
-    count, places = state.num_workers, places_of(state)
-    _check_theirs(state, places)
+    count, positions = state.num_workers, worker_positions(state)
+    _check_theirs(state, positions)
     is_stream = state.kind == "iterable"
-    yielded = 0 if state.finished else _yielded(state, places)
-    workers = [_worker(number, places.get(number), is_stream) for number in range(max(1, count))]
+    yielded = 0 if state.finished else _yielded(state, positions)
+    workers = [_worker(number, positions.get(number), is_stream) for number in range(max(1, count))]
     main = {
         "_index_sampler_state": None,
         "_sampler_iter_state": None,
@@ -134,7 +134,7 @@ def in_their_form(loader, state):
     }
 
 
-def _check_theirs(state, places):
+def _check_theirs(state, positions):
     if state.beyond:
         raise ValueError("torchdata's state cannot say which batches came out of order: use in_order=True")
     if state.drawn:
@@ -142,21 +142,21 @@ def _check_theirs(state, places):
             "a Stateful sampler was asked ahead of the delivery, which torchdata's state cannot say: use num_workers=0 "
             "or take the state at the end of an epoch"
         )
-    if any(place.get("since") or place.get("again") for place in places.values()):
+    if any(position.get("since") or position.get("again") for position in positions.values()):
         raise ValueError(
             "a worker has delivered batches since its last snapshot, which torchdata's state cannot say of one worker: "
             "use snapshot_every_n_steps=1"
         )
 
 
-def _yielded(state, places):
+def _yielded(state, positions):
     if state.kind == "map":
         return state.delivered or 0
-    return state.dropped + sum(place["batches"] for place in places.values())
+    return state.dropped + sum(position["batches"] for position in positions.values())
 
 
-def _worker(number, place, is_stream):
-    states = (place or {}).get("states") or {}
+def _worker(number, position, is_stream):
+    states = (position or {}).get("states") or {}
     fetcher = {"dataset_iter_state": states.get("iterator"), "fetcher_ended": bool(states.get("last"))}
     return {
         "worker_id": number,

@@ -17,7 +17,7 @@ from slipring._core.workers import seeding
 from slipring._core.workers.fetch import batch_maker, whole_batches
 from slipring._core.workers.worker import Worker
 from slipring.torch import private
-from slipring.torch.collate import collate_in_slot, default_collate, has_stock_rules
+from slipring.torch.collate import collate_in_slot, default_collate, has_default_rules
 
 _thread_begins = threading.Lock()
 
@@ -66,7 +66,7 @@ class TorchWorker(Worker):
         if self.owns_process:
             collate_in_slot()
         if self.options.collate_fn is default_collate:
-            into = whole_batches(batch_maker(self.job.dataset), self.job.share is not None)
+            into = whole_batches(batch_maker(self.job.dataset), self.job.rank_stride is not None)
             if into is not None:  # as torch's default collation: tensors over the same bytes
                 self.fetcher.into = lambda indices, empty: default_convert(into(indices, empty))
             if (own := self.fetcher.own_collate) is not None:
@@ -79,22 +79,22 @@ class TorchWorker(Worker):
         torch.manual_seed(seed)
         np.random.seed(private.generate_state(base_seed, self.number))
 
-    def _enter_iteration(self, fill):
-        if fill.iteration == self.iteration:
+    def _enter_iteration(self, writer):
+        if writer.iteration == self.iteration:
             return
         if self.options.rng != "worker":
-            super()._enter_iteration(fill)
+            super()._enter_iteration(writer)
         else:
             # The generators were seeded when the worker began, and continue from epoch to epoch.
             self.forget_iteration()
-            self.iteration, self.epoch = fill.iteration, self.job.epoch_of(fill.epoch)
-            seeding.set_batch_seed(mix(fill.seed, self.epoch, self.number), stream=mix(fill.seed, self.epoch))
-            self._resume_dataset(fill)
+            self.iteration, self.epoch = writer.iteration, self.job.epoch_of(writer.epoch)
+            seeding.set_batch_seed(mix(writer.seed, self.epoch, self.number), stream=mix(writer.seed, self.epoch))
+            self._resume_dataset(writer)
         if isinstance(self.job.dataset, IterDataPipe):
             shared = torch.Generator()
-            shared.manual_seed(fill.epoch)  # the same in all workers
+            shared.manual_seed(writer.epoch)  # the same in all workers
             apply_random_seed(self.job.dataset, shared)
 
     def rules(self, fetcher):
-        stock = fetcher.collate_fn is default_collate and not fetcher.single
-        return TORCH if stock and has_stock_rules() else LIST
+        is_default = fetcher.collate_fn is default_collate and not fetcher.single
+        return TORCH if is_default and has_default_rules() else LIST

@@ -2,7 +2,7 @@ cimport numpy as cnp
 from libc.stdint cimport uint64_t
 
 from slipring._core.ring._segment cimport SR_LEAF_ALIGN, sr_result
-from slipring._core.ring._slot cimport Fill, Lease
+from slipring._core.ring._slot cimport SlotWriter, Lease
 
 
 cdef extern from "numpy/arrayobject.h":
@@ -31,7 +31,7 @@ cdef object tensor_class()
 cdef bint is_tensor(value)
 cdef bint is_foreign_array(value) except -1
 cdef int is_fixed(cnp.dtype descr) except -1
-cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr)
+cdef object in_slot(SlotWriter writer, tuple shape, cnp.dtype descr)
 cdef object array_over(char *at, int ndim, cnp.npy_intp *shape, cnp.npy_intp *strides, cnp.dtype descr,
                        object base)
 cdef void copy_in(char *to, const char *source, uint64_t nbytes) noexcept
@@ -43,7 +43,7 @@ cdef bint order_of(cnp.ndarray value, cnp.npy_intp *strides, uint64_t *order) no
 # Leaf kinds: sr_leaf.kind. docs/protocol.md describes the contents of each.
 cdef enum:
     LEAF_ARRAY = 1      # numpy array: dtype, shape, bytes at offset
-    LEAF_TENSOR = 2     # torch tensor: as ARRAY, the dtype's name in the definition
+    LEAF_TENSOR = 2     # torch tensor: as ARRAY, the dtype's name in the treedef
     LEAF_SCALAR = 3     # numpy scalar: as ARRAY of no dimension
     LEAF_INT = 4        # the number in extra
     LEAF_FLOAT = 5      # the number's bits in extra

@@ -27,12 +27,12 @@ from slipring._core.ring._ring cimport Ring
 from slipring._core.ring._segment cimport (
     SR_BATCH, SR_CONSUMER, SR_LEAF_ALIGN, SR_MAX_DIMS, SR_WHOLE, WITH_STATE, clock, copy_large, sr_leaf, sr_result,
 )
-from slipring._core.ring._slot cimport Fill, Lease, current_fill, share, take
+from slipring._core.ring._slot cimport SlotWriter, Lease, current_writer, share, take
 
 import numpy as np
 
 from slipring._core.codec import pytree
-from slipring.errors import CorruptBatch, shown, told
+from slipring.errors import CorruptBatch, shown, message_of
 
 cdef extern from "numpy/arrayobject.h":
     # numpy's own .pxd cannot say that the last argument may be NULL.
@@ -144,10 +144,10 @@ def empty(shape, dtype=float):
     ...     print(next(iter(loader)).tolist())
     [[0.0, 0.0], [1.0, 1.0], [2.0, 4.0], [3.0, 9.0]]
     """
-    cdef Fill fill = current_fill()
+    cdef SlotWriter writer = current_writer()
     # If several workers fill a slot, only the worker that publishes it can pin it. That worker also writes the batch
     # over the rows that the others have staged, so that a slot never has to hold both.
-    if fill is None or fill.range != SR_WHOLE or fill.by_rows:
+    if writer is None or writer.range != SR_WHOLE or writer.by_rows:
         return made(shape, dtype)
     return reserve(shape, dtype)
 
@@ -158,18 +158,18 @@ cdef object made(shape, dtype):
         return np.empty(shape, dtype)
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"empty(shape={shown(shape)}, dtype={shown(dtype)}): {told(error)}") from error
+        raise kind(f"empty(shape={shown(shape)}, dtype={shown(dtype)}): {message_of(error)}") from error
 
 
 def reserve(shape, dtype):
     """Return an array as `empty` does, also in a range of a batch that several workers share; no code may keep it."""
-    cdef Fill fill = current_fill()
+    cdef SlotWriter writer = current_writer()
     cdef cnp.dtype descr = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
-    if fill is None or descr.subdtype is not None or not is_fixed(descr):
+    if writer is None or descr.subdtype is not None or not is_fixed(descr):
         return np.empty(shape, dtype)
     if type(shape) is not tuple:
         shape = tuple(shape) if hasattr(shape, "__iter__") else (shape,)
-    return in_slot(fill, shape, descr)
+    return in_slot(writer, shape, descr)
 
 
 cdef int is_fixed(cnp.dtype descr) except -1:
@@ -184,8 +184,8 @@ cdef int is_fixed(cnp.dtype descr) except -1:
     return num != cnp.NPY_VOID or not descr.hasobject
 
 
-cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr):
-    """Return a new array in the slot of a `Fill`."""
+cdef object in_slot(SlotWriter writer, tuple shape, cnp.dtype descr):
+    """Return a new array in the slot of a `SlotWriter`."""
     cdef cnp.npy_intp dims[64]
     cdef uint64_t nbytes = descr.itemsize
     cdef int i, n = <int> len(shape)
@@ -198,7 +198,7 @@ cdef object in_slot(Fill fill, tuple shape, cnp.dtype descr):
         if dims[i] and nbytes > LARGEST // <uint64_t> dims[i]:
             raise ValueError(f"an array of shape {shape} is too large")
         nbytes *= <uint64_t> dims[i]
-    return array_over(fill.alloc(nbytes, SR_LEAF_ALIGN), n, dims, NULL, descr, fill.holder())
+    return array_over(writer.alloc(nbytes, SR_LEAF_ALIGN), n, dims, NULL, descr, writer.slot_pin())
 
 
 cdef object array_over(char *at, int ndim, cnp.npy_intp *shape, cnp.npy_intp *strides, cnp.dtype descr,
@@ -331,7 +331,7 @@ cdef bint strides_in(uint64_t order, int ndim, const cnp.npy_intp *shape, cnp.np
     return True
 
 
-# ---- known trees: each definition is parsed once, and then found by its hash
+# ---- known treedefs: each is parsed once, and then found by its hash
 
 # Kinds of nodes, as in pytree.py.
 cdef enum:
@@ -348,10 +348,10 @@ cdef enum:
 cdef enum:
     UNKNOWN = -2  # Node.carrier
 
-cdef dict _known = {}           # hash -> Tree
+cdef dict _treedefs = {}           # hash -> TreeDef
 cdef uint64_t _known_bytes = 0  # of their definitions; the parsed trees take about twenty times as much
 cdef uint64_t KNOWN_BYTES = 256 << 10
-cdef Tree _last = None          # the tree of the last lookup: usually the next lookup needs it again
+cdef TreeDef _last = None          # the treedef of the last lookup: usually the next lookup needs it again
 
 
 @cython.final
@@ -369,18 +369,18 @@ cdef class Node:
 @cython.final
 @cython.no_gc
 @cython.auto_pickle(False)
-cdef class Tree:
+cdef class TreeDef:
     """A treedef, and its parsed form."""
 
-    cdef bytes definition
+    cdef bytes data
     cdef uint64_t key    # its hash
     cdef Node root
     cdef uint32_t leaves
     cdef bint repeats    # a leaf occurs more than once
 
     cdef bint has(self, const char *data, uint64_t n) noexcept:
-        return (<uint64_t> PyBytes_GET_SIZE(self.definition) == n
-                and memcmp(PyBytes_AS_STRING(self.definition), data, n) == 0)
+        return (<uint64_t> PyBytes_GET_SIZE(self.data) == n
+                and memcmp(PyBytes_AS_STRING(self.data), data, n) == 0)
 
 
 cdef Node node_of(tuple parsed):
@@ -407,33 +407,33 @@ cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil:
     return h
 
 
-cdef Tree tree_of(const char *data, uint64_t n, uint64_t key):
-    """Return the tree of a treedef, from the cache if these bytes are known; raise CorruptBatch if it is invalid."""
+cdef TreeDef treedef_of(const char *data, uint64_t n, uint64_t key):
+    """Return a treedef from its bytes, from the cache if these bytes are known; raise CorruptBatch if it is invalid."""
     global _last
-    cdef Tree tree = _last
-    if tree is None or tree.key != key or not tree.has(data, n):
-        tree = <Tree> _known.get(key)
-        if tree is None or not tree.has(data, n):
-            tree = read(data, n, key)
-        _last = tree
-    return tree
+    cdef TreeDef treedef = _last
+    if treedef is None or treedef.key != key or not treedef.has(data, n):
+        treedef = <TreeDef> _treedefs.get(key)
+        if treedef is None or not treedef.has(data, n):
+            treedef = read(data, n, key)
+        _last = treedef
+    return treedef
 
 
-cdef Tree read(const char *data, uint64_t n, uint64_t key):
+cdef TreeDef read(const char *data, uint64_t n, uint64_t key):
     global _known_bytes
-    cdef Tree tree = Tree.__new__(Tree)
-    tree.definition, tree.key = PyBytes_FromStringAndSize(data, n), key
+    cdef TreeDef treedef = TreeDef.__new__(TreeDef)
+    treedef.data, treedef.key = PyBytes_FromStringAndSize(data, n), key
     try:
-        parsed, tree.leaves, tree.repeats = pytree.parse(tree.definition)
-    except pytree.BadDefinition as error:
+        parsed, treedef.leaves, treedef.repeats = pytree.parse(treedef.data)
+    except pytree.BadTreeDef as error:
         raise CorruptBatch(f"a worker sent a tree that cannot be read: {error}") from None
-    tree.root = node_of(parsed)
-    if _known_bytes > KNOWN_BYTES:  # ragged containers make a definition per batch: keep few of them
-        _known.clear()
+    treedef.root = node_of(parsed)
+    if _known_bytes > KNOWN_BYTES:  # ragged containers make a treedef per batch: keep few of them
+        _treedefs.clear()
         _known_bytes = 0
     _known_bytes += n
-    _known[key] = tree
-    return tree
+    _treedefs[key] = treedef
+    return treedef
 
 
 # ---- leaves
@@ -690,18 +690,18 @@ cdef object text(bytes data, uint64_t start, uint64_t end):
 
 cdef list strings(const sr_leaf *record, const char *at):
     """Return the texts of a leaf: [n + 1 ends, then the bytes of n texts]."""
-    cdef uint64_t count = record.extra, i, head, start = 0, end, room
+    cdef uint64_t count = record.extra, i, head, start = 0, end, available
     if count >= record.nbytes // 8:
         raise CorruptBatch(f"a worker sent a list of {count} texts in {record.nbytes} bytes")
     head = (count + 1) * 8
-    room = record.nbytes - head
+    available = record.nbytes - head
     cdef bytes data = PyBytes_FromStringAndSize(at, record.nbytes)
     cdef const uint64_t *ends = <const uint64_t *> PyBytes_AS_STRING(data)
     cdef list out = []
     for i in range(count):
         end = ends[i + 1]
-        if end < start or end > room:
-            raise CorruptBatch(f"a worker sent a list of texts whose element {i} ends at {end} of {room}")
+        if end < start or end > available:
+            raise CorruptBatch(f"a worker sent a list of texts whose element {i} ends at {end} of {available}")
         if record.kind == LEAF_STRINGS:
             out.append(text(data, head + start, head + end))
         else:
@@ -782,7 +782,7 @@ cdef object decode(char *payload, uint64_t limit, const sr_result *result, objec
         raise misplaced(limit, result)
     if result.flags & WITH_STATE:
         n_leaves -= 1
-    cdef Tree known = tree_of(payload + result.def_off, result.def_bytes, result.def_hash)
+    cdef TreeDef known = treedef_of(payload + result.def_off, result.def_bytes, result.def_hash)
     if known.leaves != n_leaves:
         raise CorruptBatch(f"a worker sent {n_leaves} leaf records; its tree needs {known.leaves}")
     d.payload, d.limit, d.base, d.fixed = payload, limit, base, fixed

@@ -13,7 +13,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from slipring._core.codec._codec cimport AsTensor, all_of, copy_rows, is_fixed, is_foreign_array, is_tensor
 from slipring._core.codec._dlpack cimport DLApi, DLTensor, alike, describe, exchange, is_ambiguous, single_float
-from slipring._core.ring._slot cimport Fill, current_fill
+from slipring._core.ring._slot cimport SlotWriter, current_writer
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from slipring.errors import shown
 
 cnp.import_array()
 
-ODD = object()  # in place of a batch that torch itself must collate
-cdef object odd = ODD
+UNSUPPORTED = object()  # in place of a batch that torch itself must collate
+cdef object unsupported = UNSUPPORTED
 cdef int MAX_DEPTH = pytree.MAX_DEPTH
 cdef object INT64 = np.dtype(np.int64)
 
@@ -180,9 +180,9 @@ cdef object collate_nothing(list values, str path):
 
 cdef object where(Py_ssize_t i):
     """Return the name of a sample for a message: its index in the dataset if that is known."""
-    cdef Fill fill = current_fill()
-    if fill is not None and fill.rows is not None and i < len(fill.rows):
-        return f"index {shown(fill.rows[i])}"
+    cdef SlotWriter writer = current_writer()
+    if writer is not None and writer.rows is not None and i < len(writer.rows):
+        return f"index {shown(writer.rows[i])}"
     return f"sample {i}"
 
 
@@ -377,25 +377,25 @@ cdef object stack_tensors(list values, str path):
 # ---- raises its own errors
 
 
-def is_stock(dict registered, dict stock):
+def has_same_rules(dict registered, dict defaults):
     """Return whether two dicts have the same entries, that is, the user has registered no types for collation."""
-    if len(registered) != len(stock):
+    if len(registered) != len(defaults):
         return False
     for kind, function in registered.items():
-        if stock.get(kind) is not function:
+        if defaults.get(kind) is not function:
             return False
     return True
 
 
 def collate_plain(samples):
-    """Return the result of torch's default_collate for plain samples; `ODD` if there is any other sample.
+    """Return the result of torch's default_collate for plain samples; `UNSUPPORTED` if there is any other sample.
 
     Plain samples are a list of arrays, ints, floats, bools, text, bytes, torch tensors, and dicts, lists, tuples and
     namedtuples of them, of exactly these types. In the result, arrays and numbers are `AsTensor`, torch tensors are a
     tensor in the slot, and tuples are lists.
     """
     if type(samples) is not list or not samples:
-        return ODD
+        return UNSUPPORTED
     return collate_torch(list(samples), False, 0)  # a copy: another thread may change the caller's list
 
 
@@ -403,9 +403,9 @@ cdef object collate_torch(list values, bint transposed, int depth):
     first = values[0]
     kind = type(first)
     if depth > MAX_DEPTH:
-        return odd
+        return unsupported
     if not isinstance(first, (tuple, list)) and not all_of(values, kind):
-        return odd
+        return unsupported
     if kind is np.ndarray:
         return torch_stack(values)
     if kind is int or kind is float or kind is bool:
@@ -419,10 +419,10 @@ cdef object collate_torch(list values, bint transposed, int depth):
     torch = sys.modules.get("torch")
     if torch is not None and kind is torch.Tensor:
         stacked = torch_stack_tensors(values, kind)
-        if stacked is odd:
+        if stacked is unsupported:
             stacked = _codec.foreign_module("tensor").stack_alike(values, empty)
-        return odd if stacked is None else stacked
-    return odd
+        return unsupported if stacked is None else stacked
+    return unsupported
 
 
 cdef object torch_stack(list values):
@@ -430,14 +430,14 @@ cdef object torch_stack(list values):
     cdef cnp.dtype descr = <cnp.dtype> cnp.PyArray_DESCR(first)
     cdef Py_ssize_t i, n = len(values)
     if not has_tensor(descr):
-        return odd
+        return unsupported
     for i in range(1, n):
         other = <cnp.ndarray> values[i]
         if cnp.PyArray_DESCR(other) is not cnp.PyArray_DESCR(first):
             if not cnp.PyArray_EquivTypes(<cnp.dtype> cnp.PyArray_DESCR(other), descr):
-                return odd
+                return unsupported
         if not cnp.PyArray_SAMESHAPE(other, first):
-            return odd
+            return unsupported
     out = empty((n, *(<object> first).shape), descr)
     write_rows(<cnp.ndarray> out, values, True)
     return as_tensor(out)
@@ -452,11 +452,11 @@ cdef object torch_stack_tensors(list values, kind):
     cdef uint64_t nbytes
     cdef bint ambiguous
     if api == NULL or not describe(api, values[0], &first):
-        return odd
+        return unsupported
     dtype = values[0].dtype
     descr = _codec.foreign_module("tensor").numpy_dtype(dtype)
     if descr is None or dtype.is_complex:  # DLPack does not report the conjugate flag
-        return odd
+        return unsupported
     ambiguous = is_ambiguous(&first)
     rows = <const char **> PyMem_Malloc(n * sizeof(char *))
     if rows == NULL:
@@ -465,13 +465,13 @@ cdef object torch_stack_tensors(list values, kind):
         for i in range(n):
             value = values[i]
             if not describe(api, value, &other) or not alike(&first, &other) or value.requires_grad:
-                return odd
+                return unsupported
             if ambiguous and value.dtype is not dtype:
-                return odd
+                return unsupported
             # DLPack does not report the negative bit of a tensor such as x.conj().imag. Such a tensor is strided,
             # unless it has a single element.
             if single_float(&other) and value.is_neg():
-                return odd
+                return unsupported
             rows[i] = other.data + other.byte_offset
         shape = (n, *[first.shape[d] for d in range(first.ndim)])
         out = empty(shape, descr)
@@ -487,7 +487,7 @@ cdef object torch_numbers(list values):
     """Return one array of ints, floats or bools, all of the same kind."""
     out = stack_numbers(values, "")
     # Ints beyond 63 bits stay a list or become unsigned: torch refuses them.
-    return odd if type(out) is list or out.dtype.kind == "u" else as_tensor(out)
+    return unsupported if type(out) is list or out.dtype.kind == "u" else as_tensor(out)
 
 
 cdef AsTensor as_tensor(out):
@@ -502,11 +502,11 @@ cdef object torch_dict(list values, dict first, int depth):
         column = []
         for value in values:
             if key not in <dict> value:
-                return odd
+                return unsupported
             column.append((<dict> value)[key])
         part = collate_torch(column, False, depth + 1)
-        if part is odd:
-            return odd
+        if part is unsupported:
+            return unsupported
         out[key] = part
     return out
 
@@ -516,16 +516,16 @@ cdef object torch_sequence(list values, kind, int depth):
     cdef list out = [], parts
     named = kind is not tuple and kind is not list
     if named and not pytree.is_namedtuple(kind):
-        return odd
+        return unsupported
     for value in values:
         if type(value) is not kind or len(value) != n:
-            return odd
+            return unsupported
     for j in range(n):
         parts = [None] * len(values)
         for i in range(len(values)):
             parts[i] = values[i][j]
         part = collate_torch(parts, True, depth + 1)
-        if part is odd:
-            return odd
+        if part is unsupported:
+            return unsupported
         out.append(part)
     return kind(*out) if named else out

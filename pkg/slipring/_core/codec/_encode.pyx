@@ -16,7 +16,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free as give_back
+from libc.stdlib cimport free as c_free
 from libc.string cimport memcpy, memset
 
 from slipring._core.codec._codec cimport (
@@ -29,7 +29,7 @@ from slipring._core.ring._segment cimport (
     SR_WHOLE, WITH_STATE, sr_leaf, sr_result,
 )
 from slipring._core.ring._segment cimport Meter
-from slipring._core.ring._slot cimport Fill, Room
+from slipring._core.ring._slot cimport SlotWriter, WriteTarget
 
 cdef extern from "<stdlib.h>" nogil:
     void *aligned_alloc(size_t alignment, size_t size)
@@ -42,7 +42,7 @@ from slipring.errors import CorruptBatch
 
 cnp.import_array()
 
-cdef uint64_t NOWHERE = <uint64_t> -1
+cdef uint64_t NO_OFFSET = <uint64_t> -1
 cdef uint32_t NOTHING = <uint32_t> -1
 cdef int MAX_DEPTH = pytree.MAX_DEPTH
 BATCH, ERROR, END, EMPTY = SR_BATCH, SR_ERROR, SR_END, SR_EMPTY
@@ -69,7 +69,7 @@ cdef class Sources:
 
     cdef Source *sources
     cdef uint32_t *buckets  # each has the number of a source, or NOTHING
-    cdef uint32_t n, room   # of sources; there are as many buckets
+    cdef uint32_t n, capacity   # of sources; there are as many buckets
 
     def __cinit__(self):
         self.sources, self.buckets = NULL, NULL
@@ -81,9 +81,9 @@ cdef class Sources:
 
     cdef Source *first(self, uint64_t key) except? NULL:
         """Return a source with that key, or NULL; `next_of` returns the others."""
-        if self.n == self.room:
+        if self.n == self.capacity:
             self.grow()
-        return self.at(self.buckets[key % self.room], key)
+        return self.at(self.buckets[key % self.capacity], key)
 
     cdef Source *next_of(self, Source *source) noexcept:
         return self.at(source.next, source.key)
@@ -94,7 +94,7 @@ cdef class Sources:
         return NULL if number == NOTHING else self.sources + number
 
     cdef void add(self, Source *new) noexcept:
-        """Add a source; there is room after `first`."""
+        """Add a source; there is capacity after `first`."""
         Py_INCREF(<object> new.owner)
         if new.dtype != NULL:
             Py_INCREF(<object> new.dtype)
@@ -103,21 +103,21 @@ cdef class Sources:
         self.n += 1
 
     cdef void chain(self, uint32_t number) noexcept:
-        cdef uint32_t *bucket = self.buckets + self.sources[number].key % self.room
+        cdef uint32_t *bucket = self.buckets + self.sources[number].key % self.capacity
         self.sources[number].next = bucket[0]
         bucket[0] = number
 
     cdef int grow(self) except -1:
-        cdef uint32_t room = max(16, 4 * self.room), i
-        cdef Source *sources = <Source *> PyMem_Realloc(self.sources, room * sizeof(Source))
+        cdef uint32_t capacity = max(16, 4 * self.capacity), i
+        cdef Source *sources = <Source *> PyMem_Realloc(self.sources, capacity * sizeof(Source))
         if sources == NULL:
             raise MemoryError()
         self.sources = sources
-        cdef uint32_t *buckets = <uint32_t *> PyMem_Realloc(self.buckets, room * sizeof(uint32_t))
+        cdef uint32_t *buckets = <uint32_t *> PyMem_Realloc(self.buckets, capacity * sizeof(uint32_t))
         if buckets == NULL:
             raise MemoryError()
-        self.buckets, self.room = buckets, room
-        memset(buckets, 0xFF, room * sizeof(uint32_t))
+        self.buckets, self.capacity = buckets, capacity
+        memset(buckets, 0xFF, capacity * sizeof(uint32_t))
         for i in range(self.n):
             self.chain(i)
         return 0
@@ -127,7 +127,7 @@ cdef class Sources:
         cdef uint32_t n = self.n, i
         self.n = 0
         for i in range(n):
-            self.buckets[self.sources[i].key % self.room] = NOTHING
+            self.buckets[self.sources[i].key % self.capacity] = NOTHING
         for i in range(n):
             Py_DECREF(<object> self.sources[i].owner)
             if self.sources[i].dtype != NULL:
@@ -138,14 +138,14 @@ cdef class Sources:
 # ---- the encoder
 
 
-cdef class Definition:
+cdef class TreeDefWriter:
     """The treedef of a batch, which pytree.py reads; docs/protocol.md has the format.
 
     Its bytes grow node by node. The buffer is kept from one treedef to the next.
     """
 
     cdef char *defs
-    cdef uint64_t n_defs, defs_room
+    cdef uint64_t n_defs, defs_capacity
 
     def __cinit__(self):
         self.defs = NULL
@@ -154,12 +154,12 @@ cdef class Definition:
         PyMem_Free(self.defs)
 
     cdef int put(self, const void *data, uint64_t n) except -1:
-        if self.n_defs + n > self.defs_room:
-            room = max(<uint64_t> 4096, 2 * (self.n_defs + n))
-            grown = <char *> PyMem_Realloc(self.defs, room)
+        if self.n_defs + n > self.defs_capacity:
+            capacity = max(<uint64_t> 4096, 2 * (self.n_defs + n))
+            grown = <char *> PyMem_Realloc(self.defs, capacity)
             if grown == NULL:
                 raise MemoryError()
-            self.defs, self.defs_room = grown, room
+            self.defs, self.defs_capacity = grown, capacity
         memcpy(self.defs + self.n_defs, data, n)
         self.n_defs += n
         return 0
@@ -220,15 +220,15 @@ cdef class Definition:
 
 
 @cython.final
-cdef class Encoder(Definition):
+cdef class Encoder(TreeDefWriter):
     """An encoder that flattens one value after the other and keeps its buffers. One per worker."""
 
-    cdef Room room  # where the value goes
+    cdef WriteTarget target  # where the value goes
     cdef sr_leaf *leaves
     cdef uint32_t n_leaves, n_records
     cdef uint32_t pickled
-    cdef uint64_t low, high  # range of the value's bytes that were in the slot already; low NOWHERE: none
-    cdef bytes trailer  # bytes to write after the definition, or None
+    cdef uint64_t low, high  # range of the value's bytes that were in the slot already; low NO_OFFSET: none
+    cdef bytes trailer  # bytes to write after the treedef, or None
     cdef dict found  # class -> whether the consumer can make its objects from leaves; reset for each value
     cdef Sources sources
 
@@ -311,10 +311,10 @@ cdef class Encoder(Definition):
     cdef int write_bytes(self, int kind, bytes data) except -1:
         """Write bytes and their record."""
         cdef uint64_t n = PyBytes_GET_SIZE(data)
-        cdef char *at = self.room.alloc(n, SR_LEAF_ALIGN)
+        cdef char *at = self.target.alloc(n, SR_LEAF_ALIGN)
         copy_in(at, PyBytes_AS_STRING(data), n)
         cdef sr_leaf *leaf = self.record(kind)
-        leaf.offset, leaf.nbytes = <uint64_t> (at - self.room.payload), n
+        leaf.offset, leaf.nbytes = <uint64_t> (at - self.target.payload), n
         return 0
 
     cdef int array(self, cnp.ndarray value, int kind, str name, owner=None, bint borrowed=True,
@@ -354,14 +354,14 @@ cdef class Encoder(Definition):
         if tag == b"D" or tag == b"E":
             num = DTYPE_DEFINED
         if nbytes:
-            offset = NOWHERE
+            offset = NO_OFFSET
             if packed:
-                offset = self.room.offset_of(cnp.PyArray_DATA(value), nbytes)
-            if offset != NOWHERE:
+                offset = self.target.offset_of(cnp.PyArray_DATA(value), nbytes)
+            if offset != NO_OFFSET:
                 self.low, self.high = min(self.low, offset), max(self.high, offset + nbytes)
             else:
-                at = self.room.alloc(nbytes, SR_LEAF_ALIGN)
-                offset = <uint64_t> (at - self.room.payload)
+                at = self.target.alloc(nbytes, SR_LEAF_ALIGN)
+                offset = <uint64_t> (at - self.target.payload)
                 if packed:
                     copy_in(at, <char *> cnp.PyArray_DATA(value), nbytes)
                 else:
@@ -394,7 +394,7 @@ cdef class Encoder(Definition):
         """Write a leaf of Python's numbers; return False if one of them needs more than 64 bits."""
         cdef Py_ssize_t n = len(values), i
         cdef int overflow = 0
-        cdef char *at = self.room.alloc(8 * <uint64_t> n, SR_LEAF_ALIGN)
+        cdef char *at = self.target.alloc(8 * <uint64_t> n, SR_LEAF_ALIGN)
         cdef int64_t *ints = <int64_t *> at
         cdef double *floats = <double *> at
         for i in range(n):
@@ -405,7 +405,7 @@ cdef class Encoder(Definition):
             if overflow:
                 return False
         cdef sr_leaf *leaf = self.record(kind)
-        leaf.offset, leaf.nbytes, leaf.extra = <uint64_t> (at - self.room.payload), 8 * <uint64_t> n, n
+        leaf.offset, leaf.nbytes, leaf.extra = <uint64_t> (at - self.target.payload), 8 * <uint64_t> n, n
         self.tag(b"L")
         return True
 
@@ -428,7 +428,7 @@ cdef class Encoder(Definition):
             sizes[i + 1] = parts[i + 1].nbytes
         for i in range(<uint64_t> len(parts)):
             size = padded(size) + <uint64_t> sizes[i]
-        cdef char *at = self.room.alloc(size, SR_LEAF_ALIGN)
+        cdef char *at = self.target.alloc(size, SR_LEAF_ALIGN)
         offset = len(parts) * 8
         for i in range(<uint64_t> len(parts)):
             (<uint64_t *> at)[i] = sizes[i]
@@ -438,7 +438,7 @@ cdef class Encoder(Definition):
             offset += piece.len
             PyBuffer_Release(&piece)
         cdef sr_leaf *leaf = self.record(LEAF_OBJECT)
-        leaf.extra, leaf.nbytes, leaf.offset = len(buffers), size, <uint64_t> (at - self.room.payload)
+        leaf.extra, leaf.nbytes, leaf.offset = len(buffers), size, <uint64_t> (at - self.target.payload)
         self.pickled += 1
         return self.tag(b"L")
 
@@ -455,7 +455,7 @@ cdef class Encoder(Definition):
         elif module == "pyarrow":
             if self.is_repeated(value, LEAF_OBJECT):
                 return 0
-            packed = foreign_module("arrow").pack(value, reserve if type(self.room) is Fill else np.empty)
+            packed = foreign_module("arrow").pack(value, reserve if type(self.target) is SlotWriter else np.empty)
             if packed is not None:
                 return self.array(<cnp.ndarray?> packed, LEAF_ARROW, None)
             return self.object_leaf(value)
@@ -572,19 +572,19 @@ cdef class Encoder(Definition):
 
     # ---- a whole value
 
-    cdef int encode(self, Room room, list box, int kind, sr_result *result, Fill apart=None,
+    cdef int encode(self, WriteTarget target, list box, int kind, sr_result *result, SlotWriter apart=None,
                     bytes state=None) except -1:
-        """Flatten ``box.pop()`` into a room; store the fields for a publish in `*result`.
+        """Flatten ``box.pop()`` into a `WriteTarget`; store the fields for a publish in `*result`.
 
-        `apart` is the room's `Fill` if worker code may still have arrays in the slot: the batch then gets bytes of its
+        `apart` is the target if worker code may still have arrays in the slot: the batch then gets bytes of its
         own. `state` is the worker's state (`state_in`).
         """
         cdef char *at
-        if self.room is not None:
+        if self.target is not None:
             raise RuntimeError("this Encoder is at work already: each worker needs its own")
-        self.room = room
+        self.target = target
         self.n_leaves = self.n_defs = self.pickled = 0
-        self.low, self.high = NOWHERE, 0
+        self.low, self.high = NO_OFFSET, 0
         self.found = {}
         try:
             value = box.pop()
@@ -594,16 +594,16 @@ cdef class Encoder(Definition):
             if state is not None:
                 self.write_bytes(LEAF_BYTES, state)
                 result.flags |= WITH_STATE
-            at = self.room_for_table()
+            at = self.table_memory()
             value = None
-            if apart is not None and self.low != NOWHERE and apart.is_kept():
+            if apart is not None and self.low != NO_OFFSET and apart.is_kept():
                 self.set_apart()
                 result.flags |= SET_APART
-                at = self.room_for_table()
+                at = self.table_memory()
             self.table(result, at)
         finally:
             self.sources.forget()
-            self.room = None
+            self.target = None
             self.found = None
         result.kind, result.pickled = kind, self.pickled
         return 0
@@ -615,20 +615,20 @@ cdef class Encoder(Definition):
         continue to share them.
         """
         cdef uint64_t first = self.low // SR_LEAF_ALIGN * SR_LEAF_ALIGN, n = self.high - first, by
-        cdef char *at = self.room.alloc(n, SR_LEAF_ALIGN)
+        cdef char *at = self.target.alloc(n, SR_LEAF_ALIGN)
         cdef uint32_t i
         cdef sr_leaf *leaf
-        copy_in(at, self.room.payload + first, n)
-        by = <uint64_t> (at - self.room.payload) - first
+        copy_in(at, self.target.payload + first, n)
+        by = <uint64_t> (at - self.target.payload) - first
         for i in range(self.n_leaves):
             leaf = self.leaves + i
             if leaf.nbytes and self.low <= leaf.offset < self.high:
                 leaf.offset += by
         return 0
 
-    cdef char *room_for_table(self) except NULL:
+    cdef char *table_memory(self) except NULL:
         cdef uint64_t more = 0 if self.trailer is None else PyBytes_GET_SIZE(self.trailer)
-        return self.room.alloc(self.n_leaves * sizeof(sr_leaf) + self.n_defs + more, SR_LEAF_ALIGN)
+        return self.target.alloc(self.n_leaves * sizeof(sr_leaf) + self.n_defs + more, SR_LEAF_ALIGN)
 
     cdef int table(self, sr_result *result, char *at) except -1:
         """Write the leaf records and the treedef after the leaves."""
@@ -639,7 +639,7 @@ cdef class Encoder(Definition):
         memcpy(at + table, self.defs, self.n_defs)
         if more:
             memcpy(at + table + self.n_defs, PyBytes_AS_STRING(self.trailer), more)
-        result.table_off = <uint64_t> (at - self.room.payload)
+        result.table_off = <uint64_t> (at - self.target.payload)
         result.def_off = result.table_off + table
         result.n_leaves, result.def_bytes = self.n_leaves, <uint32_t> self.n_defs
         result.def_hash = hash_bytes(self.defs, self.n_defs)
@@ -649,7 +649,7 @@ cdef class Encoder(Definition):
     # ---- methods for workers; `box` is a list with the value. It is emptied, so that only worker code can still refer
     # ---- to arrays in the slot when the slot is published
 
-    def publish(self, Fill fill not None, list box not None, int kind=SR_BATCH, uint64_t begun=0,
+    def publish(self, SlotWriter writer not None, list box not None, int kind=SR_BATCH, uint64_t begun=0,
                 uint64_t fetched=0, bint moved=False, bytes state=None):
         """Encode ``box.pop()`` into the slot and publish it.
 
@@ -658,20 +658,21 @@ cdef class Encoder(Definition):
         after this value.
         """
         cdef sr_result result
-        self.encode(fill, box, kind, &result, None if moved else fill, state)
+        self.encode(writer, box, kind, &result, None if moved else writer, state)
         if begun:
-            fill.note(begun, fetched)
-        fill.publish(&result)
+            writer.record_times(begun, fetched)
+        writer.publish(&result)
 
-    def stage(self, Fill fill not None, list box not None, int kind=SR_BATCH, uint64_t begun=0, uint64_t fetched=0):
+    def stage(self, SlotWriter writer not None, list box not None, int kind=SR_BATCH, uint64_t begun=0,
+              uint64_t fetched=0):
         """Encode the result of a range and end the range; return True if this worker must finish the slot."""
         cdef sr_result result
-        self.encode(fill, box, kind, &result)  # the worker that puts the ranges together copies them
+        self.encode(writer, box, kind, &result)  # the worker that puts the ranges together copies them
         if begun:
-            fill.note(begun, fetched)
-        return fill.range_done(&result) == 1
+            writer.record_times(begun, fetched)
+        return writer.range_done(&result) == 1
 
-    def settle_direct(self, Fill fill not None, skeleton, bytes codes):
+    def settle_direct(self, SlotWriter writer not None, skeleton, bytes codes):
         """Record the layout of a cooperative batch, for `layout`; return False if other workers cannot decode it.
 
         `skeleton` has an array in the slot for each leaf with rows; `codes` are the columns' codes.
@@ -679,70 +680,70 @@ cdef class Encoder(Definition):
         cdef sr_result result
         self.trailer = len(codes).to_bytes(4, "little") + codes
         try:
-            self.encode(fill, [skeleton], SR_BATCH, &result)  # only the caller still refers to it
+            self.encode(writer, [skeleton], SR_BATCH, &result)  # only the caller still refers to it
         finally:
             self.trailer = None
         if result.pickled:
             return False
-        fill.settle(SR_LAYOUT_DIRECT, &result)
+        writer.settle(SR_LAYOUT_DIRECT, &result)
         return True
 
-    def settle_staged(self, Fill fill not None):
+    def settle_staged(self, SlotWriter writer not None):
         """Record that each range stages its samples."""
-        fill.settle(SR_LAYOUT_STAGED, NULL)
+        writer.settle(SR_LAYOUT_STAGED, NULL)
 
 
 # ---- batches that several workers make, one range of rows each: it ends a range, and records the errors for the
 # ---- worker that publishes the slot
 
 
-def range_done(Fill fill not None, uint64_t begun, uint64_t fetched):
+def range_done(SlotWriter writer not None, uint64_t begun, uint64_t fetched):
     """End a range whose rows lie in place; return True if this worker must finish the slot."""
-    fill.note(begun, fetched)
-    return fill.range_done(NULL) == 1
+    writer.record_times(begun, fetched)
+    return writer.range_done(NULL) == 1
 
 
-def range_lost(Fill fill not None, uint32_t why, uint64_t needed, uint64_t free):
+def range_lost(SlotWriter writer not None, uint32_t why, uint64_t needed, uint64_t free):
     """End a range whose error has no room in the slot: keep three numbers. Return the same as `range_done`."""
     cdef sr_result result
     memset(&result, 0, sizeof(result))
     result.kind, result.pickled, result.table_off, result.def_off = SR_ERROR, why, needed, free
-    return fill.range_done(&result) == 1
+    return writer.range_done(&result) == 1
 
 
-def lost(Fill fill not None, which):
+def lost(SlotWriter writer not None, range_no):
     """Return the numbers that `range_lost` kept; None for any other range."""
-    cdef sr_result result = fill.result_of(which)[0]
+    cdef sr_result result = writer.result_of(range_no)[0]
     if result.kind != SR_ERROR or result.def_bytes:
         return None
     return result.pickled, result.table_off, result.def_off
 
 
-def view(Fill fill not None, which=None):
-    """Return (kind, value) that a range has staged, or of the settled layout (`which` None), as views."""
-    cdef sr_result result = fill.result_of(SR_WHOLE if which is None else which)[0]
+def view(SlotWriter writer not None, range_no=None):
+    """Return (kind, value) that a range has staged, or of the settled layout (`range_no` None), as views."""
+    cdef sr_result result = writer.result_of(SR_WHOLE if range_no is None else range_no)[0]
     if result.kind == 0:
         return 0, None
-    return result.kind, decode(fill.payload, fill.limit(), &result, fill.holder(), False)
+    return result.kind, decode(writer.payload, writer.limit(), &result, writer.slot_pin(), False)
 
 
-def layout(Fill fill not None):
+def layout(SlotWriter writer not None):
     """Return (value, codes) of the layout that `Encoder.settle_direct` recorded; the value consists of views."""
-    cdef sr_result result = fill.result_of(SR_WHOLE)[0]
-    cdef uint64_t at = result.bytes, limit = fill.limit()
+    cdef sr_result result = writer.result_of(SR_WHOLE)[0]
+    cdef uint64_t at = result.bytes, limit = writer.limit()
     cdef uint32_t length
     if at + 4 > limit:
         raise CorruptBatch("a worker sent a layout without its codes")
-    memcpy(&length, fill.payload + at, 4)
+    memcpy(&length, writer.payload + at, 4)
     if length > limit - at - 4:
         raise CorruptBatch(f"a worker sent {length} codes of a layout, for which there is no room in the slot")
-    return view(fill)[1], fill.payload[at + 4:at + 4 + length]
+    return view(writer)[1], writer.payload[at + 4:at + 4 + length]
 
 
-def publish_range(Fill fill not None, which=None):
-    """Publish the error that a range has staged, or the settled layout (`which` None), as the slot's batch."""
-    cdef sr_result result = fill.result_of(SR_WHOLE if which is None else which)[0]
-    fill.publish(&result)
+def publish_range(SlotWriter writer not None, range_no=None):
+    """Publish the error that a range has staged, or the settled layout (`range_no` None), as the slot's batch."""
+    cdef sr_result result = writer.result_of(SR_WHOLE if range_no is None else range_no)[0]
+    writer.publish(&result)
 
 
 # ---- values in memory of their own
@@ -750,11 +751,11 @@ def publish_range(Fill fill not None, which=None):
 
 @cython.final
 @cython.auto_pickle(False)
-cdef class Packed(Room):
+cdef class Packed(WriteTarget):
     """A value packed as a slot would carry it: a copy, from which only read-only values are decoded."""
 
     def __dealloc__(self):
-        give_back(self.payload)
+        c_free(self.payload)
 
     cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL:
         cdef uint64_t at = padded(self.used), size
@@ -766,7 +767,7 @@ cdef class Packed(Room):
                 raise MemoryError()
             if self.used:
                 memcpy(grown, self.payload, self.used)
-            give_back(self.payload)
+            c_free(self.payload)
             self.payload, self.size = grown, size
         self.used = at + nbytes
         return self.payload + at

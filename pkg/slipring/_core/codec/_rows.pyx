@@ -20,12 +20,12 @@ from slipring._core.codec._codec cimport STREAMING, array_over, copy_row, is_fix
 from slipring._core.codec._collate cimport as_tensor, collate, collate_torch, filled, has_tensor, native, within
 from slipring._core.codec._dlpack cimport DLApi, DLTensor, describe, exchange, is_ambiguous, single_float
 from slipring._core.ring._segment cimport SR_LEAF_ALIGN, clock
-from slipring._core.ring._slot cimport Fill, current_fill, has_slow_samples
+from slipring._core.ring._slot cimport SlotWriter, current_writer, has_slow_samples
 
 import numpy as np
 
 from slipring._core.codec import _codec, pytree
-from slipring._core.codec._collate import ODD
+from slipring._core.codec._collate import UNSUPPORTED
 from slipring._core.codec.samples import listed_samples
 from slipring._core.ring._check import from_handler
 from slipring._core.ring.sample_marks import failed_at
@@ -47,7 +47,7 @@ cdef enum:
 LIST, NUMPY, TORCH, DROP = AS_LIST, AS_NUMPY, AS_TORCH, NOT_KEPT
 NO_SAMPLES = object()  # in place of a batch, if `skip_none` leaves no sample; the loader goes on to the next batch
 
-cdef object odd = ODD
+cdef object unsupported = UNSUPPORTED
 cdef int MAX_DEPTH = pytree.MAX_DEPTH
 cdef int MAX_DIMS = 16  # arrays with as many dimensions have no rows
 cdef Py_ssize_t TIMED = 16  # one of this many fast copies is timed
@@ -224,11 +224,11 @@ cdef uint64_t bytes_of(Column column) except? 0:
     return sum([bytes_of(<Column> part) for part in column.parts])
 
 
-cdef bint allocate(Column column, Py_ssize_t n, Fill fill) except -1:
+cdef bint allocate(Column column, Py_ssize_t n, SlotWriter writer) except -1:
     """Allocate `n` rows; return False if they exceed any slot."""
     if column.parts is not None:
         for part in column.parts:
-            if not allocate(<Column> part, n, fill):
+            if not allocate(<Column> part, n, writer):
                 return False
         return True
     if column.code == b"k":
@@ -237,11 +237,11 @@ cdef bint allocate(Column column, Py_ssize_t n, Fill fill) except -1:
     if column.nbytes and n > (<Py_ssize_t> 1 << 62) // column.nbytes:
         return False
     column.large = n * column.nbytes >= STREAMING
-    if fill is None:
+    if writer is None:
         column.owner = np.empty((n, *column.shape()), column.descr)
         column.data = <char *> cnp.PyArray_DATA(<cnp.ndarray> column.owner)
     else:
-        column.data = fill.alloc(n * column.nbytes, SR_LEAF_ALIGN)
+        column.data = writer.alloc(n * column.nbytes, SR_LEAF_ALIGN)
     return True
 
 
@@ -402,8 +402,8 @@ cdef object contain(Column column, list parts):
 # ---- the batch
 
 
-cdef object batch_of(Column column, Py_ssize_t n, Fill fill, int rules, bint transposed, str path, int depth):
-    """Return the node of the batch; `odd` if torch itself must collate it."""
+cdef object batch_of(Column column, Py_ssize_t n, SlotWriter writer, int rules, bint transposed, str path, int depth):
+    """Return the node of the batch; `unsupported` if torch itself must collate it."""
     cdef list parts
     cdef Column part
     if column.parts is None:
@@ -412,8 +412,8 @@ cdef object batch_of(Column column, Py_ssize_t n, Fill fill, int rules, bint tra
             if rules == AS_TORCH and issubclass(column.kind, np.generic):
                 return _codec.foreign_module("tensor").torch.as_tensor(kept)
             return collate(kept, path, depth) if rules == AS_NUMPY else collate_torch(kept, transposed, depth)
-        array = rows_of(column, n, fill)
-        if column.code == b"t" and (column.carried or fill is None):
+        array = rows_of(column, n, writer)
+        if column.code == b"t" and (column.carried or writer is None):
             return _codec.foreign_module("tensor").over_rows(array, column.dtype)
         return as_tensor(array) if column.code == b"t" or rules == AS_TORCH else array
     parts = [None] * len(column.parts)
@@ -423,14 +423,14 @@ cdef object batch_of(Column column, Py_ssize_t n, Fill fill, int rules, bint tra
         if part.code == b"k" or part.parts is not None:  # an error message may need its path
             name = j if column.names is None else column.names[j]
             inner = f"{path}.{name}" if column.code == b"c" else within(path, name)
-        made = batch_of(part, n, fill, rules, column.names is None, inner, depth + 1)
-        if made is odd:
-            return odd
+        made = batch_of(part, n, writer, rules, column.names is None, inner, depth + 1)
+        if made is unsupported:
+            return unsupported
         parts[j] = made
     return parts if column.code == b"(" and rules == AS_TORCH else contain(column, parts)
 
 
-cdef object rows_of(Column column, Py_ssize_t n, Fill fill):
+cdef object rows_of(Column column, Py_ssize_t n, SlotWriter writer):
     """Return the first `n` rows as one array."""
     cdef cnp.npy_intp dims[17]
     cdef int d
@@ -439,10 +439,10 @@ cdef object rows_of(Column column, Py_ssize_t n, Fill fill):
     dims[0] = n
     for d in range(column.ndim):
         dims[d + 1] = column.dims[d]
-    return array_over(column.data, column.ndim + 1, dims, NULL, column.descr, fill.holder())
+    return array_over(column.data, column.ndim + 1, dims, NULL, column.descr, writer.slot_pin())
 
 
-# ---- chunks: several workers write rows of one batch
+# ---- ranges: several workers write rows of one batch
 
 
 cdef bint can_be_shared(Column column, bytearray codes) except *:
@@ -457,13 +457,13 @@ cdef bint can_be_shared(Column column, bytearray codes) except *:
     return True
 
 
-cdef object skeleton_of(Column column, Py_ssize_t n, Fill fill, int rules):
+cdef object skeleton_of(Column column, Py_ssize_t n, SlotWriter writer, int rules):
     """Return the batch over rows that are not written yet; leaves without rows are None."""
     if column.code == b"k":
         return None
     if column.parts is None:
-        return batch_of(column, n, fill, rules, False, "", 0)
-    parts = [skeleton_of(<Column> part, n, fill, rules) for part in column.parts]
+        return batch_of(column, n, writer, rules, False, "", 0)
+    parts = [skeleton_of(<Column> part, n, writer, rules) for part in column.parts]
     return parts if column.code == b"(" and rules == AS_TORCH else contain(column, parts)
 
 
@@ -533,7 +533,7 @@ cdef class RowWriter:
     rules : {LIST, NUMPY, TORCH, DROP}
         How samples become a batch. LIST keeps them for a user's `collate_fn`; DROP only counts them.
     share : callable, optional
-        For a chunk of a batch that several workers make. It is called with the writer after the first sample, and
+        For a range of a batch that several workers make. It is called with the writer after the first sample, and
         must call `reserve`, `adopt` or `give_up`.
     skip_none : bool
         Leave out samples that are None.
@@ -551,7 +551,7 @@ cdef class RowWriter:
     cdef int rules
     cdef object share
     cdef bint skip_none
-    cdef readonly Fill fill
+    cdef readonly SlotWriter writer
     cdef Column root
     cdef list samples         # instead of rows
     cdef object given         # the object that the dataset's __getitems__ returned
@@ -562,11 +562,11 @@ cdef class RowWriter:
 
     def __init__(self, Py_ssize_t first, Py_ssize_t end, int rules, share=None, bint skip_none=False):
         self.first, self.end, self.rules, self.share, self.skip_none = first, end, rules, share, skip_none
-        self.fill, self.slow = current_fill(), has_slow_samples()
+        self.writer, self.slow = current_writer(), has_slow_samples()
         if rules == AS_LIST:
             self.samples = []
-        elif self.fill is not None and rules != NOT_KEPT:
-            self.fill.by_rows = True
+        elif self.writer is not None and rules != NOT_KEPT:
+            self.writer.by_rows = True
 
     # ---- samples
 
@@ -657,7 +657,7 @@ cdef class RowWriter:
         cdef Column root
         try:
             root = column_of(sample, self.rules, 0)
-            if root is None or not allocate(root, n, self.fill):
+            if root is None or not allocate(root, n, self.writer):
                 return False
         except (SegmentFull, BatchTooLarge, DescriptorClosed):
             return False  # collating the list needs less memory, or raises the error again
@@ -671,8 +671,8 @@ cdef class RowWriter:
     def give_up(self):
         """Start a list: the samples have no rows."""
         self.samples, self.root = [], None
-        if self.share is None and self.fill is not None:
-            self.fill.rewind()
+        if self.share is None and self.writer is not None:
+            self.writer.rewind()
 
     cdef int to_list(self) except -1:
         """Read the copied samples back from their rows, and continue with a list."""
@@ -682,8 +682,8 @@ cdef class RowWriter:
             if row < self.count or row in self.beyond:
                 samples[row] = read(self.root, row, self.first + row if self.share is not None else row)
         self.samples, self.root = samples, None
-        if self.share is None and self.fill is not None:
-            self.fill.rewind()
+        if self.share is None and self.writer is not None:
+            self.writer.rewind()
         return 0
 
     # ---- the batch
@@ -692,11 +692,11 @@ cdef class RowWriter:
         """Return the batch, or `NO_SAMPLES`; without rows, `collate_fn` of the list."""
         if self.is_made:
             return self.given
-        if self.fill is not None:
-            self.fill.by_rows = False
+        if self.writer is not None:
+            self.writer.by_rows = False
         if self.root is not None:
-            made = batch_of(self.root, self.count, self.fill, self.rules, False, "", 0)
-            if made is not odd:
+            made = batch_of(self.root, self.count, self.writer, self.rules, False, "", 0)
+            if made is not unsupported:
                 return made
             self.to_list()
         samples = self.given if self.was_given else self.read_back()[:self.count]
@@ -706,7 +706,7 @@ cdef class RowWriter:
                 return NO_SAMPLES
         return collate_fn(samples)
 
-    # ---- chunks
+    # ---- ranges
 
     def reserve(self, Py_ssize_t rows):
         """Lay out all rows of the batch, in the layout of the first sample.
@@ -722,7 +722,7 @@ cdef class RowWriter:
         if not can_be_shared(self.root, codes):
             self.root = None
             return None
-        return skeleton_of(self.root, rows, self.fill, self.rules), bytes(codes)
+        return skeleton_of(self.root, rows, self.writer, self.rules), bytes(codes)
 
     def adopt(self, value, codes):
         """Use the layout that another worker settled."""
@@ -750,7 +750,7 @@ cdef class RowWriter:
         return kept_of(self.root, self.count, [])
 
     def keep(self, columns, Py_ssize_t rows):
-        """Add the next chunk: `rows` samples that another worker wrote, and the lists that its `kept` returned."""
+        """Add the next range: `rows` samples that another worker wrote, and the lists that its `kept` returned."""
         self.laid_out()
         keep_all(self.root, iter(columns))
         self.count += rows
@@ -779,13 +779,13 @@ def read_samples(dataset, list asked, RowWriter rows not None):
     list or None
         Awaitables, if the dataset returns awaitables. None of them is in a row.
     """
-    cdef Fill fill = current_fill()
+    cdef SlotWriter writer = current_writer()
     cdef Py_ssize_t i = 0
     cdef list awaitables = None
     try:
         for i in range(len(asked)):
-            if fill is not None:
-                fill.begin_row(i, asked[i])
+            if writer is not None:
+                writer.begin_row(i, asked[i])
             sample = PyObject_GetItem(dataset, asked[i])
             if i == 0 and hasattr(type(sample), "__await__"):
                 awaitables = []
@@ -798,8 +798,8 @@ def read_samples(dataset, list asked, RowWriter rows not None):
         failed_at(i, error)
         raise
     finally:
-        if fill is not None:
-            fill.end_rows()
+        if writer is not None:
+            writer.end_rows()
     return awaitables
 
 

@@ -36,22 +36,22 @@ import numpy as np
 
 LEAF, NONE, DICT, ODICT, LIST, TUPLE, NAMED, DATACLASS, SAME = range(9)
 
-MAX_DEPTH = 100  # a definition from a broken worker must not exhaust the stack
+MAX_DEPTH = 100  # a treedef from a broken worker must not exhaust the stack
 
 
-class BadDefinition(ValueError):
+class BadTreeDef(ValueError):
     """Bytes that are not a treedef."""
 
 
 def parse(data):
     """Read a treedef; return (node, number of leaf records that it needs, whether a leaf occurs more than once).
 
-    If the bytes are not a treedef, raise `BadDefinition`.
+    If the bytes are not a treedef, raise `BadTreeDef`.
     """
     reader = _Reader(data)
     node = reader.node(0)
     if reader.at != len(data):
-        raise BadDefinition(f"{len(data) - reader.at} bytes left over after the tree")
+        raise BadTreeDef(f"{len(data) - reader.at} bytes left over after the tree")
     return node, reader.leaves, reader.repeats
 
 
@@ -65,7 +65,7 @@ class _Reader:
     def take(self, n):
         piece = self.data[self.at : self.at + n]
         if len(piece) != n:
-            raise BadDefinition(f"{n} bytes wanted at {self.at} of {len(self.data)}")
+            raise BadTreeDef(f"{n} bytes wanted at {self.at} of {len(self.data)}")
         self.at += n
         return piece
 
@@ -73,14 +73,14 @@ class _Reader:
         n = struct.unpack("<I", self.take(4))[0]
         # Every element takes a byte at least: larger counts are nonsense, and would cost memory.
         if n > len(self.data) - self.at:
-            raise BadDefinition(f"{n} elements announced, {len(self.data) - self.at} bytes left")
+            raise BadTreeDef(f"{n} elements announced, {len(self.data) - self.at} bytes left")
         return n
 
     def text(self):
         try:
             return self.take(self.count()).decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
-            raise BadDefinition(str(error)) from None
+            raise BadTreeDef(str(error)) from None
 
     def key(self, depth):
         tag = self.take(1)
@@ -96,11 +96,11 @@ class _Reader:
             return {b"0": None, b"1": True, b"2": False}[tag]
         if tag == b"(" and depth < MAX_DEPTH:
             return tuple(self.key(depth + 1) for _ in range(self.count()))
-        raise BadDefinition(f"{tag!r} is not a key")
+        raise BadTreeDef(f"{tag!r} is not a key")
 
     def node(self, depth):
         if depth > MAX_DEPTH:
-            raise BadDefinition(f"deeper than {MAX_DEPTH}")
+            raise BadTreeDef(f"deeper than {MAX_DEPTH}")
         tag = self.take(1)
         if tag in _LEAVES:
             self.leaves += 1
@@ -108,7 +108,7 @@ class _Reader:
         if tag == b"S":
             number = struct.unpack("<I", self.take(4))[0]
             if number >= self.leaves:
-                raise BadDefinition(f"leaf {number} is repeated, and only {self.leaves} came before")
+                raise BadTreeDef(f"leaf {number} is repeated, and only {self.leaves} came before")
             self.repeats = True
             return SAME, number, None
         if tag == b"N":
@@ -124,7 +124,7 @@ class _Reader:
             cls = find_class(module, name)
             n = self.count()
             if not is_plain_namedtuple(cls) or len(cls._fields) != n:
-                raise BadDefinition(f"{module}.{name} is not a namedtuple of {n} fields")
+                raise BadTreeDef(f"{module}.{name} is not a namedtuple of {n} fields")
             return NAMED, cls, self.children(n, depth)
         if tag == b"c":
             module, name = self.text(), self.text()
@@ -132,9 +132,9 @@ class _Reader:
             n = self.count()
             names = tuple(self.text() for _ in range(n))
             if not is_plain_dataclass(cls) or names != field_names(cls):
-                raise BadDefinition(f"{module}.{name} is not a dataclass of the fields {names}")
+                raise BadTreeDef(f"{module}.{name} is not a dataclass of the fields {names}")
             return DATACLASS, (cls, names), self.children(n, depth)
-        raise BadDefinition(f"{tag!r} is not a node")
+        raise BadTreeDef(f"{tag!r} is not a node")
 
     def children(self, n, depth):
         return tuple(self.node(depth + 1) for _ in range(n))
@@ -233,13 +233,13 @@ def slots_of(cls):
 
 
 def find_class(module, qualname):
-    """Return the class of that name; raise `BadDefinition` if there is none."""
+    """Return the class of that name; raise `BadTreeDef` if there is none."""
     try:
         found = sys.modules.get(module) or importlib.import_module(module)
         for part in qualname.split("."):
             found = getattr(found, part)
     except Exception as error:  # an import runs code, which can raise anything
-        raise BadDefinition(f"class {module}.{qualname}: {_repr(error)}") from None
+        raise BadTreeDef(f"class {module}.{qualname}: {_repr(error)}") from None
     return found
 
 
@@ -254,7 +254,7 @@ def can_be_found(cls):
     """Return whether another process finds `cls` by its name."""
     try:
         return find_class(cls.__module__, cls.__qualname__) is cls
-    except BadDefinition:
+    except BadTreeDef:
         return False
 
 
@@ -279,13 +279,13 @@ def write_dtype(dtype):
 
 
 def read_dtype(text):
-    """Return the dtype of a text from `write_dtype`; raise `BadDefinition` if there is none, or if it holds objects."""
+    """Return the dtype of a text from `write_dtype`; raise `BadTreeDef` if there is none, or if it holds objects."""
     try:
         dtype = np.lib.format.descr_to_dtype(ast.literal_eval(text))
     except Exception as error:  # numpy raises many kinds
-        raise BadDefinition(f"dtype {text!r}: {error!r}") from None
+        raise BadTreeDef(f"dtype {text!r}: {error!r}") from None
     if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in "biufcmMSUV" or dtype.subdtype is not None:
-        raise BadDefinition(f"dtype {text!r} has no fixed-size bytes")
+        raise BadTreeDef(f"dtype {text!r} has no fixed-size bytes")
     return dtype
 
 
@@ -295,19 +295,19 @@ def extension_name(dtype):
     module, name = dtype.type.__module__, dtype.type.__qualname__
     try:
         return (module, name) if find_extension_dtype(module, name) == dtype else None
-    except BadDefinition:
+    except BadTreeDef:
         return None
 
 
 def find_extension_dtype(module, name):
-    """Return the dtype that another package has registered for a scalar type; raise `BadDefinition` if there is none.
+    """Return the dtype that another package has registered for a scalar type; raise `BadTreeDef` if there is none.
 
     Its type number cannot be used: it depends on the order in which a process has imported packages.
     """
     cls = find_class(module, name)
     dtype = np.dtype(cls) if isinstance(cls, type) and issubclass(cls, np.generic) else None
     if dtype is None or dtype.isbuiltin != EXTENSION or dtype.type is not cls:
-        raise BadDefinition(f"{module}.{name} is not the scalar type of an extension dtype")
+        raise BadTreeDef(f"{module}.{name} is not the scalar type of an extension dtype")
     return dtype
 
 

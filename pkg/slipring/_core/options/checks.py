@@ -188,7 +188,7 @@ def worker_count(name: str, value: Any) -> Any:
     return least, most
 
 
-def memory_place(value: Any, kinds: Sequence[str] = ("auto", "shm", "memfd")) -> str | os.PathLike[str]:
+def checked_backing(value: Any, kinds: Sequence[str] = ("auto", "shm", "memfd")) -> str | os.PathLike[str]:
     """Return `backing`: where the memory comes from."""
     if isinstance(value, str) and value in kinds:
         return value

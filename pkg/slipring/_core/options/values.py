@@ -52,7 +52,7 @@ class Options:
     context: object = None  # of multiprocessing; its Process starts workers by `start_method`
     bounds: tuple[int, int] | None = None  # (least, most), if the loader finds the number of workers
     readers: int = 0  # other processes that read the same batches
-    ahead: int = 0  # batches that an adapter has ready before they are requested, each in a slot of its own
+    preload_depth: int = 0  # batches that an adapter has ready before they are requested, each in a slot of its own
 
     if TYPE_CHECKING:
 
@@ -198,7 +198,7 @@ class Options:
     @property
     def n_slots(self) -> int:
         """int: slots of the segment."""
-        return self.memory.slots or self.prefetch_factor * self._most + 16 + self.ahead
+        return self.memory.slots or self.prefetch_factor * self._most + 16 + self.preload_depth
 
     @property
     def room(self) -> int:
@@ -224,7 +224,7 @@ class Options:
         return dataclasses.replace(self, **{**own, **changes})
 
     @property
-    def look_ahead(self) -> int:
+    def prefetch_depth(self) -> int:
         """int: tasks that may be in flight at once."""
         return self.prefetch_factor * max(1, self.num_workers)
 

@@ -19,7 +19,7 @@ from slipring._core.ring._ring cimport Ring
 from slipring._core.ring._segment cimport (
     SR_CONSUMER, SR_END, SR_FOREVER, SR_TASK_NEXT, SR_WHOLE, clock, forks, sr_reader_info, sr_shared, sr_task,
 )
-from slipring._core.ring._slot cimport Fill, Lease, make_fill, share, take, take_shared
+from slipring._core.ring._slot cimport SlotWriter, Lease, make_writer, share, take, take_shared
 
 from slipring._core.codec._encode import Encoder
 from slipring._core.codec._shared import attached_ring
@@ -91,14 +91,14 @@ cdef class WriterCore(End):
     cdef object poll            # of the readers' pidfds
     cdef dict pidfds            # reader -> pidfd of the process that joined
     cdef dict watched           # reader -> that process's incarnation, also after its death
-    cdef object encoder, turn
+    cdef object encoder, put_lock
     cdef unsigned long holder   # the thread whose turn it is
     cdef uint64_t looked_at, looked_closely_at, seq
     cdef bint ready
 
     def _open(self, Ring ring not None):
         self.poll, self.pidfds, self.watched = Poll("a broadcast's epoll"), {}, {}
-        self.encoder, self.turn = Encoder(), threading.Lock()
+        self.encoder, self.put_lock = Encoder(), threading.Lock()
         ring.join(SR_CONSUMER)
         ring.begin_iteration(ITERATION)
         self.ring = ring
@@ -115,10 +115,10 @@ cdef class WriterCore(End):
                 raise RuntimeError(
                     "put() is not reentrant: a signal handler, or the pickling of a message, has called it inside put()"
                 )
-            if not self.turn.acquire(False):
+            if not self.put_lock.acquire(False):
                 at = clock()
                 seconds = -1 if give_up == SR_FOREVER else (give_up - at) * 1e-9 if at < give_up else 0
-                if not self.turn.acquire(timeout=seconds):
+                if not self.put_lock.acquire(timeout=seconds):
                     raise TimeoutError(f"another thread has been putting a message for timeout={timeout} s")
         except BaseException:
             self.leave()
@@ -133,7 +133,7 @@ cdef class WriterCore(End):
 
     cdef int end(self) except -1:
         self.holder = 0
-        self.turn.release()
+        self.put_lock.release()
         self.leave()
         return 0
 
@@ -307,11 +307,11 @@ cdef class WriterCore(End):
         found = []
         for reader in range(self.ring.n_readers):
             info = self.info(reader)
-            if info.leases or (info.takes_part and info.behind):
-                found.append((reader, <uint32_t> info.incarnation, info.behind, info.leases))
+            if info.leases or (info.takes_part and info.lag):
+                found.append((reader, <uint32_t> info.incarnation, info.lag, info.leases))
         return found
 
-    cdef Fill claim(self, uint64_t give_up, timeout):
+    cdef SlotWriter claim(self, uint64_t give_up, timeout):
         """Claim a free slot, as the worker for a task of this process."""
         cdef sr_task task
         cdef uint32_t slot = 0, which = SR_WHOLE
@@ -324,22 +324,22 @@ cdef class WriterCore(End):
         if not self.ring.claim_task(SR_CONSUMER, -1, &slot, &which, &gen):
             raise Closed(f"{self!r} was closed during put()")
         self.seq += 1
-        return make_fill(self.ring, SR_CONSUMER, slot, SR_WHOLE, gen)
+        return make_writer(self.ring, SR_CONSUMER, slot, SR_WHOLE, gen)
 
-    cdef int send(self, Fill fill, value) except -1:
+    cdef int send(self, SlotWriter slot_writer, value) except -1:
         """Encode a message and share it; release the slot if that fails. Return the number of its readers."""
         cdef Lease lease
         try:
-            with fill:  # the value's own code may allocate in the slot
-                self.encoder.publish(fill, [value])
+            with slot_writer:  # the value's own code may allocate in the slot
+                self.encoder.publish(slot_writer, [value])
         except SegmentFull as error:
-            fill.give_back()
+            slot_writer.release()
             raise message_refused(error, self.ring.n_slots) from None
         except BaseException:
             self.encoder = Encoder()
-            fill.give_back()
+            slot_writer.release()
             raise
-        lease = take(self.ring, SR_CONSUMER, fill.slot)
+        lease = take(self.ring, SR_CONSUMER, slot_writer.slot)
         return share(lease)
 
     def put(self, obj, timeout=None):

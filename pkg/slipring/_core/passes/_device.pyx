@@ -13,28 +13,28 @@ cdef object _exiting = exiting  # see slipring._core.passes.engine
 
 @cython.auto_pickle(False)
 cdef class DeviceIteration(Turnstile):
-    """An iterator over batches on one or more devices, to which `ahead` moves them before they are requested.
+    """An iterator over batches on one or more devices, to which `preloader` moves them in advance.
 
-    Several threads may call next(). A batch counts as delivered when next() returns it, not when `ahead` receives it.
+    Several threads may call next(). A batch counts as delivered when next() returns it, not when `preloader` gets it.
 
     Parameters
     ----------
     core : Pass
-        Or another object with its ``take``, ``set_aside``, ``commit_upto``, ``finish``, ``raise_end``, ``reason``,
+        Or another object with its ``take``, ``defer_commit``, ``commit_upto``, ``finish``, ``raise_end``, ``reason``,
         ``next_pass``, ``is_live`` and ``close``.
-    ahead : Ahead
+    preloader : Preloader
     """
 
     cdef object __weakref__
     cdef readonly object core
-    cdef readonly object ahead
+    cdef readonly object preloader
 
-    def __init__(self, core, ahead):
-        self.begin(core, ahead)
+    def __init__(self, core, preloader):
+        self.begin(core, preloader)
 
-    def begin(self, core, ahead):
+    def begin(self, core, preloader):
         """Begin a pass. Any earlier pass has been closed."""
-        self.core, self.ahead = core, ahead
+        self.core, self.preloader = core, preloader
 
     def __iter__(self):
         return self
@@ -42,7 +42,8 @@ cdef class DeviceIteration(Turnstile):
     def __next__(self):
         cdef unsigned long before
         while True:
-            self.ahead.check_owner()  # first: in a forked child, a thread that does not exist there may hold the lock
+            # First: in a forked child, a thread that does not exist there may hold the lock.
+            self.preloader.check_owner()
             before = self.enter()
             try:
                 try:
@@ -55,10 +56,10 @@ cdef class DeviceIteration(Turnstile):
                 self.await_restart()
 
     cdef object next_step(self):
-        ahead, core = self.ahead, self.core
+        preloader, core = self.preloader, self.core
         if core.reason is not None:
             core.raise_end()
-        step = ahead.first()
+        step = preloader.first()
         if step is None:
             core.raise_end(self)
             return self.next_step()
@@ -69,9 +70,9 @@ cdef class DeviceIteration(Turnstile):
         # The last place where a signal handler can raise: no Python code runs until the caller has the batch.
         PyErr_CheckSignals()
         core.commit_upto(step.last_task)
-        ahead.ready.popleft()
-        if ahead.room.locked():
-            ahead.room.release()
+        preloader.ready.popleft()
+        if preloader.room.locked():
+            preloader.room.release()
         if step.is_end:
             core.finish(self)
             return self.next_step()
@@ -83,7 +84,7 @@ cdef class DeviceIteration(Turnstile):
     def interrupt(self, on=True):
         """End the thread that prepares batches, for `restart`."""
         if on:
-            self.ahead.stop()
+            self.preloader.stop()
 
     @property
     def position(self):
@@ -96,9 +97,9 @@ cdef class DeviceIteration(Turnstile):
         return self.core.is_live
 
     @property
-    def foreign(self):
+    def inherited(self):
         """bool: whether this process has inherited the iteration by a fork."""
-        return self.core.foreign
+        return self.core.inherited
 
     def ask_state(self):
         """See `LocalIteration.ask_state`."""
@@ -112,10 +113,10 @@ cdef class DeviceIteration(Turnstile):
 
     def close(self, reason=None):
         """End the thread and the iteration; see `Iteration.close`."""
-        if self.ahead is not None:
-            self.ahead.stop()
+        if self.preloader is not None:
+            self.preloader.stop()
             self.core.close(reason)
 
     def __del__(self):
-        if self.ahead is not None and not _exiting():
-            self.ahead.stop()
+        if self.preloader is not None and not _exiting():
+            self.preloader.stop()

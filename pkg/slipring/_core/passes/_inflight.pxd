@@ -5,7 +5,7 @@ cdef class Task:
     cdef readonly uint64_t seq, gen, sequence
     cdef readonly uint32_t slot
     cdef readonly object worker  # number of the worker that must make it; None: any
-    cdef int before, behind      # slots of the tasks dispatched before and after it; -1: none
+    cdef int before, after      # slots of the tasks dispatched before and after it; -1: none
     cdef int kind                # of the result, after it has been decoded; 0 before
 
 

@@ -34,11 +34,11 @@ cdef class InFlight:
 
     cdef int add(self, Task task) except -1:
         """Add the task that has just been dispatched."""
-        task.before, task.behind = self.last, -1
+        task.before, task.after = self.last, -1
         if self.last < 0:
             self.first = <int> task.slot
         else:
-            (<Task> self.by_slot[self.last]).behind = <int> task.slot
+            (<Task> self.by_slot[self.last]).after = <int> task.slot
         self.last = <int> task.slot
         self.by_slot[task.slot] = task
         self.n += 1
@@ -50,13 +50,13 @@ cdef class InFlight:
         if task is None:
             return None
         if task.before < 0:
-            self.first = task.behind
+            self.first = task.after
         else:
-            (<Task> self.by_slot[task.before]).behind = task.behind
-        if task.behind < 0:
+            (<Task> self.by_slot[task.before]).after = task.after
+        if task.after < 0:
             self.last = task.before
         else:
-            (<Task> self.by_slot[task.behind]).before = task.before
+            (<Task> self.by_slot[task.after]).before = task.before
         self.by_slot[slot] = None
         self.n -= 1
         return task
@@ -71,7 +71,7 @@ cdef class InFlight:
         cdef int slot = self.first
         while slot >= 0:
             found.append(self.by_slot[slot])
-            slot = (<Task> self.by_slot[slot]).behind
+            slot = (<Task> self.by_slot[slot]).after
         return found
 
 

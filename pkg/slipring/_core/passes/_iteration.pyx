@@ -93,8 +93,8 @@ cdef class Iteration(Pass):
     cdef bint planning  # from the call of user code for the next task until the task is in a slot
     cdef bint stopped  # next() must give up: another thread wants to end the iteration
     cdef int copy
-    cdef uint32_t chunk, n_static
-    cdef public uint64_t look_ahead  # tasks that may be in flight at once
+    cdef uint32_t range_rows, n_static
+    cdef public uint64_t prefetch_depth  # tasks that may be in flight at once
     cdef readonly uint64_t iteration
     cdef uint64_t epoch, seed, timeout, warn_after, look_at, idle
     cdef readonly uint64_t start_ns  # how long the start waited for workers
@@ -125,8 +125,8 @@ cdef class Iteration(Pass):
         self.idle = IDLE if self.death_fd < 0 else SELDOM
         self.timeout = SR_FOREVER if no_timeout else limit_of(options.timeout)
         self.warn_after = limit_of(options.warn_after)
-        self.look_ahead = options.look_ahead
-        self.chunk = options.workers.chunk_size or 0
+        self.prefetch_depth = options.prefetch_depth
+        self.range_rows = options.workers.chunk_size or 0
         self.single = options.batch_size is None
         self.supervisor = Supervisor(engine, options, tuner)
         self.look_next = SR_FOREVER if engine.memory is None and tuner is None else 0
@@ -213,33 +213,33 @@ cdef class Iteration(Pass):
             if self.in_order or self.tasks.by_slot[slot] is not None:
                 return slot
 
-    def note_loop(self, uint64_t begun, uint64_t there, uint64_t before):
+    def record_loop(self, uint64_t begun, uint64_t there, uint64_t before):
         engine = self._engine
         if before:
-            self.ring.note_loop((there - begun) / SECOND, (there - before) / SECOND)
+            self.ring.record_loop((there - begun) / SECOND, (there - before) / SECOND)
         elif engine is not None and engine.running > 1:  # the engine's first wait does not count for the loader's rate
             waited = there - begun + self.start_ns
-            self.ring.note_loop(waited / SECOND, waited / SECOND)
+            self.ring.record_loop(waited / SECOND, waited / SECOND)
 
     # ---- dispatch
 
-    cdef int dispatch(self, bint patient) except -1:
-        """Dispatch tasks up to the prefetch depth. `patient`: wait for a slot if there is no task to wait for."""
-        if self.planning or self.exhausted or self.tasks.n >= self.look_ahead:
+    cdef int dispatch(self, bint may_wait) except -1:
+        """Dispatch tasks up to the prefetch depth. `may_wait`: wait for a slot if there is no task to wait for."""
+        if self.planning or self.exhausted or self.tasks.n >= self.prefetch_depth:
             return 0
         self.planning = True
         try:
-            self.plan_ahead(patient)
+            self.plan_ahead(may_wait)
         finally:
             self.planning = False
         return 0
 
     @cython.final
-    cdef int plan_ahead(self, bint patient) except -1:
+    cdef int plan_ahead(self, bint may_wait) except -1:
         cdef int slot
         while True:
             if self.due is None:
-                if self.would_wait is not None and (self.tasks.n or not patient) and self.would_wait():
+                if self.would_wait is not None and (self.tasks.n or not may_wait) and self.would_wait():
                     return 0
                 if not self.plan_next():
                     self.look_next = 0  # look() must learn that the plan has ended
@@ -248,12 +248,12 @@ cdef class Iteration(Pass):
                 raise Closed("the loader was closed while its sampler drew indices")
             slot = self.ring.pick_free()
             if slot < 0:
-                if self.tasks.n or not patient:
+                if self.tasks.n or not may_wait:
                     return 0
                 slot = self.wait_for_slot()
             if not self.put(slot):
                 continue
-            if self.exhausted or self.tasks.n >= self.look_ahead:
+            if self.exhausted or self.tasks.n >= self.prefetch_depth:
                 return 0
 
     @cython.final
@@ -283,7 +283,7 @@ cdef class Iteration(Pass):
         task.slot, task.seq, task.sequence = slot, self.next_seq, sequence
         try:
             task.gen = self.ring.dispatch(slot, indices, self.iteration, self.epoch, task.seq, self.seed, sequence,
-                                          addressee, self.chunk, self.single)
+                                          addressee, self.range_rows, self.single)
         except (SegmentFull, BatchTooLarge, DescriptorClosed) as error:
             self.end_with(error)
             return 1
@@ -321,7 +321,7 @@ cdef class Iteration(Pass):
                     self.ring.await_free(min(clock() + IDLE, give_up, warn_at), self.lead.death_fd)
                 else:
                     # A publish into such a slot wakes this wait, although the batch is stale.
-                    self.ring.await_ready(engine.left_behind, min(clock() + IDLE, give_up, warn_at), self.death_fd)
+                    self.ring.await_ready(engine.busy_slot, min(clock() + IDLE, give_up, warn_at), self.death_fd)
                 warn_at = self.waited(began, give_up, warn_at)
         finally:
             self.meter.wait_ns += clock() - began
@@ -432,7 +432,7 @@ cdef class Iteration(Pass):
         """See `Pass.resize`. Any thread may call it; a thread in next() applies it within half a second."""
         cdef unsigned long before
         self.supervisor.resized, self.look_next = options, 0
-        if self._engine is None or self._engine.foreign or self.lock.holder != 0:
+        if self._engine is None or self._engine.inherited or self.lock.holder != 0:
             return
         before = self.lock.acquire()
         try:
@@ -460,8 +460,8 @@ cdef class Iteration(Pass):
             return None  # receive() raises it for this batch
 
     @property
-    def foreign(self):
-        return self._engine is not None and self._engine.foreign
+    def inherited(self):
+        return self._engine is not None and self._engine.inherited
 
     # ---- the end
 
@@ -499,7 +499,7 @@ cdef class Iteration(Pass):
             self.received = self.lease = self.value = self.state = None
             while True:
                 if <int64_t> self.next_seq < upto:
-                    self.look_ahead = self.tasks.n + <uint64_t> (upto - <int64_t> self.next_seq)
+                    self.prefetch_depth = self.tasks.n + <uint64_t> (upto - <int64_t> self.next_seq)
                     self.dispatch(True)
                 task = self.tasks.oldest()
                 if task is None:
@@ -521,7 +521,7 @@ cdef class Iteration(Pass):
         engine = self.ending
         if engine is None:
             return
-        if not engine.foreign:
+        if not engine.inherited:
             self.interrupt(False)
             self.received = self.lease = self.value = self.state = None
             self.supervisor.end(clock() if self.at_end else self.meter.taken_at)

@@ -122,7 +122,7 @@ cdef class LocalIteration(Pass):
         return self.rebuild(self._engine.record(error, task.seq), error)
 
     @property
-    def foreign(self):
+    def inherited(self):
         return self._engine is not None and self.rebuild is not None and self.owner != getpid()
 
     # ---- states

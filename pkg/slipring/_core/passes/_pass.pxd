@@ -26,7 +26,7 @@ cdef class Pass(Turnstile):
     cdef Lease lease                # of its slot
     cdef object value               # its batch, or the exception in its place
     cdef readonly object state      # the worker's state that came with it, or None
-    cdef readonly object uncommitted  # (task, state) of the batches that `Ahead` has, in order
+    cdef readonly object uncommitted  # (task, state) of the batches that `Preloader` has, in order
     cdef dict indices      # sequence number -> the indices of a task in flight; None: no worker reads them again
     cdef object draw       # yields the next task
     cdef readonly StreamPlan streams  # the same object if workers make streams, else None
@@ -48,7 +48,7 @@ cdef class Pass(Turnstile):
     cdef int look(self) except -1
     cdef Task receive(self)
     cdef Task unpacked(self, Task task, int copy)
-    cdef int dispatch(self, bint patient) except -1
+    cdef int dispatch(self, bint may_wait) except -1
     cpdef int raise_end(self, of=*) except -1
     cdef object next_batch(self)
     cdef Task receive_with_hooks(self)

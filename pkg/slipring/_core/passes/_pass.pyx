@@ -86,12 +86,12 @@ cdef class Pass(Turnstile):
         self.value, task.kind = value, kind
         return task
 
-    cdef int dispatch(self, bint patient) except -1:
+    cdef int dispatch(self, bint may_wait) except -1:
         """Dispatch tasks up to the prefetch depth."""
         return 0
 
     @property
-    def foreign(self):
+    def inherited(self):
         """bool: whether this process has inherited the iteration by a fork, and cannot continue it."""
         return False
 
@@ -102,12 +102,12 @@ cdef class Pass(Turnstile):
         """Wait without a limit from now on; return the previous limit in seconds, 0 for none."""
         return 0
 
-    def note_loop(self, uint64_t begun, uint64_t there, uint64_t before):
+    def record_loop(self, uint64_t begun, uint64_t there, uint64_t before):
         """Record that the loop waited from `begun` to `there`; `before` is when its last wait ended. All in ns."""
 
-    def note_copy(self, uint32_t slot, double seconds):
+    def record_copy(self, uint32_t slot, double seconds):
         """Record how long the copy of the batch in a slot to a device took."""
-        self.ring.note_copy(slot, seconds)
+        self.ring.record_copy(slot, seconds)
 
     def resize(self, options):
         """Continue with the number of workers of these options if the batches do not depend on it."""
@@ -251,12 +251,12 @@ cdef class Pass(Turnstile):
         """bool: whether the iteration is still running."""
         return self._engine is not None
 
-    # ---- batches that another object moves to a device before they are requested: see `slipring._core.passes.ahead`
+    # ---- batches that another object moves to a device before they are requested: see `slipring._core.passes.prefetch`
 
     def take(self):
         """Receive the next batch; return (batch, slot, False), or (exception, slot, True); None at the end.
 
-        The slot is -1 if the batch lies in none. The call returns the same until `set_aside` has been called.
+        The slot is -1 if the batch lies in none. The call returns the same until `defer_commit` has been called.
         """
         cdef Task task
         cdef unsigned long before
@@ -275,11 +275,11 @@ cdef class Pass(Turnstile):
                     return None
                 if task.kind == SR_BATCH or task.kind == SR_ERROR:
                     return self.value, -1 if self.ring is None else task.slot, task.kind == SR_ERROR
-                self.set_aside(None, None)
+                self.defer_commit(None, None)
         finally:
             self.lock.release(before)
 
-    def set_aside(self, items, item):
+    def defer_commit(self, items, item):
         """Append `item`, which is made of the batch that `take` returned, to `items`. No Python code runs."""
         cdef Task task = self.received
         if task is None:

@@ -12,7 +12,7 @@ cdef class SamplerDraws:
 
 
 cdef class StreamPlan:
-    cdef readonly list turn, sequence, pending
+    cdef readonly list rotation, sequence, pending
     cdef readonly bint in_order
     cdef int came(self, worker) except -1
     cdef int ended(self, worker) except -1

@@ -161,7 +161,7 @@ cdef class StreamPlan:
     """
 
     def __init__(self, num_workers, in_order, first=0):
-        self.turn = [(first + k) % num_workers for k in range(num_workers)]
+        self.rotation = [(first + k) % num_workers for k in range(num_workers)]
         self.sequence = [0] * num_workers
         self.pending = [0] * num_workers
         self.in_order = bool(in_order)
@@ -170,15 +170,15 @@ cdef class StreamPlan:
         return self
 
     def __next__(self):
-        if not self.turn:
+        if not self.rotation:
             raise StopIteration
-        worker = self.turn[0]
+        worker = self.rotation[0]
         if not self.in_order:
-            for other in self.turn:
+            for other in self.rotation:
                 if self.pending[other] < self.pending[worker]:
                     worker = other
-        self.turn.remove(worker)
-        self.turn.append(worker)
+        self.rotation.remove(worker)
+        self.rotation.append(worker)
         self.sequence[worker] += 1
         self.pending[worker] += 1
         return worker, self.sequence[worker] - 1
@@ -190,8 +190,8 @@ cdef class StreamPlan:
 
     cdef int ended(self, worker) except -1:
         """Record the end of the worker's stream."""
-        if worker in self.turn:
-            self.turn.remove(worker)
+        if worker in self.rotation:
+            self.rotation.remove(worker)
         return 0
 
 

@@ -7,7 +7,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from slipring._core.codec._codec cimport in_slot, is_fixed, unpack
 from slipring._core.ring._segment cimport SR_FOREVER, SR_WHOLE, Meter, Segment, clock, forks
-from slipring._core.ring._slot cimport Fill, Lease, make_fill, take
+from slipring._core.ring._slot cimport SlotWriter, Lease, make_writer, take
 
 import numpy as np
 
@@ -187,17 +187,17 @@ cdef class QueueCore:
 
     # ---- put
 
-    cdef Fill claim(self, bint block, timeout):
+    cdef SlotWriter claim(self, bint block, timeout):
         """Wait for a free slot; the caller has entered."""
         cdef uint64_t give_up = deadline_of(block, timeout), gen = 0
         cdef uint32_t participant, slot = 0
         participant = self.ring.number()
         try:
             if self.ring.claim_slot(participant, 0, &slot, &gen):
-                return make_fill(self.ring, participant, slot, SR_WHOLE, gen)
+                return make_writer(self.ring, participant, slot, SR_WHOLE, gen)
             while not self.time_is_up(give_up):
                 if self.ring.claim_slot(participant, self.next_look(give_up), &slot, &gen):
-                    return make_fill(self.ring, participant, slot, SR_WHOLE, gen)
+                    return make_writer(self.ring, participant, slot, SR_WHOLE, gen)
         except Closed:
             raise ShutDown("the queue has been shut down: nothing can be put any more") from None
         raise queue.Full(self.why_full(block, timeout))
@@ -213,17 +213,17 @@ cdef class QueueCore:
             f"maxsize (now {slots})"
         )
 
-    cdef int send(self, Fill fill, value, bint moved) except -1:
+    cdef int send(self, SlotWriter writer, value, bint moved) except -1:
         """Encode and publish; release the slot if that fails."""
         cdef object encoder = self.encoders.pop() if self.encoders else Encoder()
         try:
-            with fill:  # the value's own code may allocate in the slot
-                encoder.publish(fill, [value], moved=moved)
+            with writer:  # the value's own code may allocate in the slot
+                encoder.publish(writer, [value], moved=moved)
         except SegmentFull as error:
-            fill.give_back()
+            writer.release()
             raise message_refused(error, self.ring.n_slots) from None
         except BaseException:
-            fill.give_back()
+            writer.release()
             raise
         self.encoders.append(encoder)
         if self.ring.polled():
@@ -369,7 +369,7 @@ cdef class Slot:
     """
 
     cdef QueueCore core
-    cdef Fill fill
+    cdef SlotWriter writer
     cdef bint block
     cdef object timeout
 
@@ -377,45 +377,45 @@ cdef class Slot:
         self.core, self.block, self.timeout = core, block, timeout
 
     def __enter__(self):
-        if self.fill is not None:
+        if self.writer is not None:
             raise RuntimeError("this slot has been entered already")
         if self.core is None:
             raise RuntimeError("the slot has not been made by a queue")
         self.core.enter()
         try:
-            self.fill = self.core.claim(self.block, self.timeout)
+            self.writer = self.core.claim(self.block, self.timeout)
         except BaseException:
             self.core.leave()
             raise
         return self
 
     def __exit__(self, *exc):
-        self.give_back()
+        self.release()
 
     def __dealloc__(self):
-        if self.fill is not None:  # __enter__ was called by hand
-            self.give_back()
+        if self.writer is not None:  # __enter__ was called by hand
+            self.release()
 
-    cdef int give_back(self) except -1:
+    cdef int release(self) except -1:
         """End the block: release the slot if nothing was put."""
-        cdef Fill fill = self.fill
-        self.fill = None
+        cdef SlotWriter writer = self.writer
+        self.writer = None
         # In a child that was forked inside the block, the slot is the parent's.
-        if fill is None or fill.fork_generation != forks():
+        if writer is None or writer.fork_generation != forks():
             return 0
         try:
-            fill.give_back()
+            writer.release()
         finally:
             self.core.leave()
         return 0
 
-    cdef Fill mine(self):
-        if self.fill is None or self.fill.fork_generation != forks():
+    cdef SlotWriter mine(self):
+        if self.writer is None or self.writer.fork_generation != forks():
             raise RuntimeError(
                 "the slot is not this block's any more: its message has been put, the block has ended, or "
                 "the process has forked"
             )
-        return self.fill
+        return self.writer
 
     def empty(self, shape, dtype=float):
         """Return a new array inside the slot, not initialised: put with ``move=True`` it is not copied.
@@ -433,14 +433,14 @@ cdef class Slot:
         TypeError
             Elements of that dtype are not stored in the array itself.
         """
-        cdef Fill fill = self.mine()
+        cdef SlotWriter writer = self.mine()
         cdef cnp.dtype descr = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
         if descr.subdtype is not None or not is_fixed(descr):
             raise TypeError(f"an array of {descr} cannot lie in a slot: its elements have no fixed size")
         if type(shape) is not tuple:
             shape = tuple(shape) if hasattr(shape, "__iter__") else (shape,)
         try:
-            return in_slot(fill, shape, descr)
+            return in_slot(writer, shape, descr)
         except SegmentFull as error:
             raise message_refused(error, self.core.ring.n_slots) from None
 
@@ -461,9 +461,9 @@ cdef class Slot:
         Delete them before you claim the next slot. If each producer keeps a slot while it waits for another one, and
         consumers keep the other slots, all of them wait forever.
         """
-        cdef Fill fill = self.mine()
-        self.fill = None
+        cdef SlotWriter writer = self.mine()
+        self.writer = None
         try:
-            self.core.send(fill, obj, move)
+            self.core.send(writer, obj, move)
         finally:
             self.core.leave()

@@ -10,18 +10,18 @@ cdef class Block:
 
 
 cdef class Rebatcher:
-    cdef object source, feed
+    cdef object source, reader
     cdef Py_ssize_t batch_size
     cdef bint drop_last
     cdef object given  # an item of the source that has not been read yet
-    cdef list parts    # the other items of the list that `feed.read` returned, in reverse order
+    cdef list parts    # the other items of the list that `reader.read` returned, in reverse order
     cdef int64_t number  # of the next block
     cdef public int64_t raised
-    cdef list ahead  # blocks to use before the source's next one, in reverse order
+    cdef list pushed_back  # blocks to use before the source's next one, in reverse order
     cdef Block block
     cdef readonly int64_t made, batches
     cdef int64_t passed  # rows that could not be made, since the last batch
-    cdef int64_t behind  # rows to skip
+    cdef int64_t rows_to_skip
     cdef Block drawn_block(self)
     cdef bint advance(self) except -1
     cdef int used(self, Py_ssize_t n) except -1

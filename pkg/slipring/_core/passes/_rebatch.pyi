@@ -4,6 +4,6 @@ from typing import Any, Self
 
 class BlockReading:
     made: Any
-    behind: int
+    rows_to_skip: int
     def __iter__(self) -> Self: ...
     def __next__(self) -> Any: ...

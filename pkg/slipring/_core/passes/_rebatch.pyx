@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport Py_INCREF
 from slipring._core.codec._codec cimport copy_in, copy_rows
-from slipring._core.ring._slot cimport current_fill
+from slipring._core.ring._slot cimport current_writer
 
 import numpy as np
 
@@ -49,10 +49,10 @@ cdef class Rebatcher:
 
     An exception ends nothing: rows that were already copied are kept in memory of their own, and begin the next batch.
 
-    `source` yields what `feed` reads. ``feed.read(given, number, batch)`` returns a `Block`, None for one without rows,
-    or a list of items to read in its place. If it raises, except in a signal handler, the block is skipped.
-    `batch` is the number of the batch that needs the block. ``feed.own(rest)`` copies what lies in a block,
-    ``feed.joined(list of rests)`` makes one of several, and ``feed.named(arrays, rest)`` makes a batch. A batch has
+    `source` yields what `reader` reads. ``reader.read(given, number, batch)`` returns a `Block`, None for one without
+    rows, or a list of items to read in its place. If it raises, except in a signal handler, the block is skipped.
+    `batch` is the number of the batch that needs the block. ``reader.own(rest)`` copies what lies in a block,
+    ``reader.joined(list of rests)`` makes one of several, and ``reader.named(arrays, rest)`` makes a batch. A batch has
     `batch_size` rows; `drop_last` drops a last one that is not full.
 
     `made` counts rows that were delivered, skipped, or passed over because they could not be made. `batches` counts the
@@ -60,9 +60,9 @@ cdef class Rebatcher:
     blocks are skipped silently.
     """
 
-    def __init__(self, source, feed, Py_ssize_t batch_size, bint drop_last=False):
-        self.source, self.feed, self.batch_size, self.drop_last = iter(source), feed, batch_size, drop_last
-        self.given, self.ahead, self.parts = NOTHING, [], []
+    def __init__(self, source, reader, Py_ssize_t batch_size, bint drop_last=False):
+        self.source, self.reader, self.batch_size, self.drop_last = iter(source), reader, batch_size, drop_last
+        self.given, self.pushed_back, self.parts = NOTHING, [], []
 
     def __iter__(self):
         return self
@@ -78,7 +78,7 @@ cdef class Rebatcher:
                 if self.given is NOTHING:
                     return None
             try:
-                block = self.feed.read(self.given, self.number, self.batches)
+                block = self.reader.read(self.given, self.number, self.batches)
             except Exception as error:
                 if not from_handler(error):
                     self.given = NOTHING
@@ -100,7 +100,7 @@ cdef class Rebatcher:
         """Make sure that there is a block with unused rows; return False at the end."""
         if self.block is not None:
             return True
-        self.block = <Block> self.ahead.pop() if self.ahead else self.drawn_block()
+        self.block = <Block> self.pushed_back.pop() if self.pushed_back else self.drawn_block()
         return self.block is not None
 
     cdef int used(self, Py_ssize_t n) except -1:
@@ -111,20 +111,20 @@ cdef class Rebatcher:
 
     def skip(self, int64_t rows):
         """Let `catch_up` pass over `rows` rows."""
-        self.behind += rows
+        self.rows_to_skip += rows
 
     def catch_up(self):
         """Pass over the rows to skip; return by how many rows the stream is too short.
 
-        An exception of the feed costs no row: call it again.
+        An exception of the reader costs no row: call it again.
         """
         cdef Py_ssize_t n
-        while self.behind > 0:
+        while self.rows_to_skip > 0:
             if not self.advance():
-                return self.behind
-            n = min(self.behind, self.block.rows - self.block.at)
+                return self.rows_to_skip
+            n = min(self.rows_to_skip, self.block.rows - self.block.at)
             self.used(n)
-            self.behind -= n
+            self.rows_to_skip -= n
             self.made += n
         self.batches = self.made // self.batch_size
         return 0
@@ -148,7 +148,7 @@ cdef class Rebatcher:
                 if n and block.rest is not None:
                     rest = block.rest.slice(block.at, n)
                     # A block that ends within a batch must be released now, not with the batch.
-                    rests.append(rest if filled + n == self.batch_size else self.feed.own(rest))
+                    rests.append(rest if filled + n == self.batch_size else self.reader.own(rest))
                     rest = None
                 filled += n
                 self.used(n if n == wanted else n + 1)
@@ -159,18 +159,18 @@ cdef class Rebatcher:
                         raise error
             if filled == 0 or (filled < self.batch_size and self.drop_last):
                 raise StopIteration
-            batch = self.feed.named(
+            batch = self.reader.named(
                 out if filled == self.batch_size else [array[:filled] for array in out],
-                self.feed.joined(rests) if rests else None,
+                self.reader.joined(rests) if rests else None,
             )
         except StopIteration:
             raise
         except BaseException:
             if filled:
                 copied = Block([np.array(array[:filled]) for array in out],
-                               self.feed.joined([self.feed.own(rest) for rest in rests]) if rests else None, filled)
+                               self.reader.joined([self.reader.own(rest) for rest in rests]) if rests else None, filled)
                 if self.block is not None:
-                    self.ahead.append(self.block)
+                    self.pushed_back.append(self.block)
                 self.block = copied
             raise
         self.made += filled + self.passed
@@ -183,22 +183,22 @@ cdef class Shuffler(Rebatcher):
     """The rows of a `Rebatcher` in a random order, drawn from a buffer of rows.
 
     Each batch is drawn without replacement from `size` rows (at the end: from the rows that are left). The next rows
-    take their places. Blocks are copied into the buffer as they come. `size` is at least `batch_size`. In addition to
-    the methods for `Rebatcher`, ``feed.pool(size)`` makes the object that keeps rests by their place in the buffer.
+    take their positions. Blocks are copied to the buffer as they come. `size` is at least `batch_size`. In addition to
+    the methods for `Rebatcher`, ``reader.pool(size)`` makes the object that keeps rests by position in the buffer.
     """
 
     cdef Py_ssize_t size, count
     cdef Py_ssize_t drawn  # rows drawn for a batch that could not be returned
     cdef object rng, pool
     cdef list room      # an array of `size` rows for each column; None before the first row
-    cdef object order   # a permutation of the buffer's places; the first `count` are taken
-    cdef int64_t[::1] places
+    cdef object order   # a permutation of the buffer's positions; the first `count` are taken
+    cdef int64_t[::1] positions
 
-    def __init__(self, source, feed, Py_ssize_t batch_size, bint drop_last, Py_ssize_t size, rng):
-        Rebatcher.__init__(self, source, feed, batch_size, drop_last)
+    def __init__(self, source, reader, Py_ssize_t batch_size, bint drop_last, Py_ssize_t size, rng):
+        Rebatcher.__init__(self, source, reader, batch_size, drop_last)
         self.size, self.rng = size, rng
         self.order = np.arange(size, dtype=np.int64)
-        self.places = self.order
+        self.positions = self.order
 
     cdef int fill(self) except -1:
         """Fill the buffer, at the end with all rows that are left."""
@@ -209,7 +209,7 @@ cdef class Shuffler(Rebatcher):
             if self.room is None:
                 # Ordinary memory: the buffer outlives the slot.
                 self.room = [np.empty((self.size, *array.shape[1:]), array.dtype) for array in block.arrays]
-                self.pool = None if block.rest is None else self.feed.pool(self.size)
+                self.pool = None if block.rest is None else self.reader.pool(self.size)
             n = wanted = min(self.size - self.count, block.rows - block.at)
             error, arrays, first = None, block.arrays, block.at
             if block.writes:
@@ -220,7 +220,7 @@ cdef class Shuffler(Rebatcher):
                 self.pool.put(self.order[self.count:self.count + n], block.rest.slice(block.at, n),
                               self.order[:self.count])
             for i in range(len(arrays)):
-                scatter(self.room[i], &self.places[self.count], arrays[i], first, n)
+                scatter(self.room[i], &self.positions[self.count], arrays[i], first, n)
             self.count += n
             self.used(n if n == wanted else n + 1)
             block = arrays = None
@@ -229,24 +229,24 @@ cdef class Shuffler(Rebatcher):
         return 0
 
     cdef int draw(self, Py_ssize_t n) except -1:
-        """Move `n` places, drawn at random, to the end of those that are taken (a Fisher-Yates shuffle)."""
+        """Move `n` positions, drawn at random, to the end of those that are taken (a Fisher-Yates shuffle)."""
         cdef Py_ssize_t i, last
         cdef const int64_t[::1] drawn = self.rng.integers(0, np.arange(self.count, self.count - n, -1))
         for i in range(n):
             last = self.count - 1 - i
-            self.places[drawn[i]], self.places[last] = self.places[last], self.places[drawn[i]]
+            self.positions[drawn[i]], self.positions[last] = self.positions[last], self.positions[drawn[i]]
         return 0
 
     def catch_up(self):
         cdef Py_ssize_t n
-        while self.behind > 0:
+        while self.rows_to_skip > 0:
             self.fill()
             n = min(self.batch_size, self.count)
             if n == 0:
-                return self.behind
+                return self.rows_to_skip
             self.draw(n)
             self.count -= n
-            self.behind -= n
+            self.rows_to_skip -= n
             self.made += n
             self.batches += 1
         return 0
@@ -263,9 +263,9 @@ cdef class Shuffler(Rebatcher):
             self.draw(n)
             self.drawn = n
         for i in range(len(out)):
-            gather(out[i], self.room[i], &self.places[self.count - n], n)
+            gather(out[i], self.room[i], &self.positions[self.count - n], n)
         rest = None if self.pool is None else self.pool.take(self.order[self.count - n:self.count])
-        batch = self.feed.named(out, rest)
+        batch = self.reader.named(out, rest)
         self.count -= self.drawn
         self.drawn = 0
         self.made += n
@@ -277,7 +277,7 @@ cdef class BlockReading:
     """An iterator over the batches of a `Rebatcher` that a subclass makes at the first request."""
 
     cdef public object made  # the Rebatcher, or None; ``open()`` of the subclass sets it
-    cdef public int64_t behind  # rows to pass over first; ``catch_up()`` of the subclass does so, and sets it to 0
+    cdef public int64_t rows_to_skip  # the first rows; ``catch_up()`` of the subclass skips them, and sets it to 0
 
     def __iter__(self):
         return self
@@ -285,14 +285,14 @@ cdef class BlockReading:
     def __next__(self):
         if self.made is None:
             self.open()
-        if self.behind:
+        if self.rows_to_skip:
             self.catch_up()
         return next(self.made)
 
 
 cdef list room_for(list arrays, Py_ssize_t rows):
     """Return arrays for so many rows, in the slot that is being filled."""
-    if current_fill() is None:
+    if current_writer() is None:
         return [room_for_one(array, rows) for array in arrays]
     return [empty((rows, *(<object> array).shape[1:]), (<object> array).dtype) for array in arrays]
 
@@ -348,8 +348,8 @@ cdef int put(list to, Py_ssize_t at, list source, Py_ssize_t first, Py_ssize_t n
     return 0
 
 
-cdef int scatter(cnp.ndarray to, const int64_t *places, cnp.ndarray source, Py_ssize_t first, Py_ssize_t n) except -1:
-    """Copy rows to the numbered places."""
+cdef int scatter(cnp.ndarray to, const int64_t *rows, cnp.ndarray source, Py_ssize_t first, Py_ssize_t n) except -1:
+    """Copy rows to these rows of `to`."""
     cdef Py_ssize_t i
     cdef cnp.npy_intp row = row_size(to)
     cdef char *there = <char *> cnp.PyArray_DATA(to)
@@ -360,11 +360,11 @@ cdef int scatter(cnp.ndarray to, const int64_t *places, cnp.ndarray source, Py_s
     here = <const char *> cnp.PyArray_DATA(source) + first * row
     with nogil:
         for i in range(n):
-            memcpy(there + places[i] * row, here + i * row, row)
+            memcpy(there + rows[i] * row, here + i * row, row)
     return 0
 
 
-cdef int gather(cnp.ndarray to, cnp.ndarray source, const int64_t *places, Py_ssize_t n) except -1:
+cdef int gather(cnp.ndarray to, cnp.ndarray source, const int64_t *positions, Py_ssize_t n) except -1:
     """Copy the numbered rows, one after the other."""
     cdef Py_ssize_t i
     cdef cnp.npy_intp row = row_size(to)
@@ -372,7 +372,7 @@ cdef int gather(cnp.ndarray to, cnp.ndarray source, const int64_t *places, Py_ss
     if rows == NULL:
         raise MemoryError()
     for i in range(n):
-        rows[i] = <const char *> cnp.PyArray_DATA(source) + places[i] * row
+        rows[i] = <const char *> cnp.PyArray_DATA(source) + positions[i] * row
     copy_rows(<char *> cnp.PyArray_DATA(to), rows, n, row)
     PyMem_Free(rows)
     return 0
@@ -412,8 +412,8 @@ cdef class ShardRebatcher(Rebatcher):
     """A `Rebatcher` of pieces of shards, one after the other. It knows where in a shard the delivered rows end.
 
     If the source of a shard has raised, the shard is opened again at the next request, and continues at the row that it
-    had reached. ``open(number)`` returns an iterable of what `feed` reads for a shard. A piece is [number of the shard,
-    its first row to deliver].
+    had reached. ``open(number)`` returns an iterable of what `reader` reads of it. A piece is [shard number,
+    first row to deliver].
     """
 
     cdef object open
@@ -424,8 +424,8 @@ cdef class ShardRebatcher(Rebatcher):
     cdef int64_t first  # the number of its first block
     cdef public tuple bad  # (piece, its blocks up to the last that raised an error); earlier errors are not repeated
 
-    def __init__(self, open, feed, Py_ssize_t batch_size, bint drop_last, list pieces not None):
-        Rebatcher.__init__(self, (), feed, batch_size, drop_last)
+    def __init__(self, open, reader, Py_ssize_t batch_size, bint drop_last, list pieces not None):
+        Rebatcher.__init__(self, (), reader, batch_size, drop_last)
         self.source = None
         self.open, self.pieces, self.ends, self.bad = open, pieces, [], (-1, 0)
 
@@ -475,7 +475,7 @@ cdef class ShardRebatcher(Rebatcher):
             if n < block.rows:
                 return block
 
-    def place(self):
+    def position(self):
         """Return (number of pieces that were delivered, next row in the shard of the piece after them)."""
         at = bisect.bisect_right(self.ends, self.made)
         return (at, self.pieces[at][1] + self.made - self.begun(at)) if at < len(self.pieces) else (at, 0)

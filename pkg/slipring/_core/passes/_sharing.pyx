@@ -40,7 +40,7 @@ cdef class SharedIteration(Pass):
     cdef SharedReader reader
     cdef SharedBatch batch   # of `received`, until its indices have been compared
     cdef dict planned        # sequence number -> indices, of a map dataset's tasks that have not been received
-    cdef uint64_t look_ahead  # how many the lead plans in advance; so many are planned here
+    cdef uint64_t prefetch_depth  # how many the lead plans in advance; so many are planned here
     cdef bint planning, stopped, no_timeout
     cdef int copy, death_fd
 
@@ -55,7 +55,7 @@ cdef class SharedIteration(Pass):
         self.ring, self.meter = reading.ring, reading.meter
         self.reader, self.death_fd = reading.reader, reading.death_fd
         self.planned, self.batch, self.planning, self.stopped = {}, None, False, False
-        self.look_ahead, self.copy = options.look_ahead, COPY[options.memory.copy]
+        self.prefetch_depth, self.copy = options.prefetch_depth, COPY[options.memory.copy]
         self.no_timeout = no_timeout
         if self.streams is not None and position.workers is None:
             position.workers = [WorkerPosition() for _ in self.streams.pending]
@@ -75,13 +75,13 @@ cdef class SharedIteration(Pass):
 
     # ---- the plan
 
-    cdef int dispatch(self, bint patient) except -1:
+    cdef int dispatch(self, bint may_wait) except -1:
         """Plan as many tasks as the lead: a Stateful sampler is then as far here as there."""
         if self.planning or self.streams is not None:
             return 0
         self.planning = True
         try:
-            while not self.exhausted and <uint64_t> len(self.planned) < self.look_ahead:
+            while not self.exhausted and <uint64_t> len(self.planned) < self.prefetch_depth:
                 self.plan_one()
         finally:
             self.planning = False
@@ -169,7 +169,7 @@ cdef class SharedIteration(Pass):
             while True:
                 if self.streams is None and not self.planned:
                     return False
-                if self.streams is not None and not self.streams.turn:
+                if self.streams is not None and not self.streams.rotation:
                     return self.await_last()
                 if self.wait(CHECK_S):
                     return True
@@ -227,12 +227,12 @@ cdef class SharedIteration(Pass):
             " the batches of share=: raise timeout, or look at what that process does"
         )
 
-    def note_copy(self, uint32_t slot, double seconds):
+    def record_copy(self, uint32_t slot, double seconds):
         """Record nothing: the slot's times are the lead's."""
 
     @property
-    def foreign(self):
-        return self._engine is not None and self._engine.foreign
+    def inherited(self):
+        return self._engine is not None and self._engine.inherited
 
     # ---- the end
 
@@ -258,7 +258,7 @@ cdef class SharedIteration(Pass):
         reading, self._engine = self._engine, None
         if reading is None:
             return
-        if not reading.foreign:
+        if not reading.inherited:
             self.received = self.lease = self.value = self.state = self.batch = None
             reading.leave()
             self.on_end(reading)

@@ -53,7 +53,7 @@ class Engine:
         self.started = False
         self.running = 0  # the current iteration's number
         self.unfinished = None  # the same, until that iteration has ended
-        self.left_behind = -1  # a slot that a worker still had when the last iteration ended
+        self.busy_slot = -1  # a slot that a worker still had when the last iteration ended
         self.idle = False  # no iteration runs or begins: any thread may reap retired workers
         self.overdue = False  # the last iteration ended because a batch had not come in time
         self.pinned_slots = None  # an object of a higher layer; closed before the segment
@@ -87,7 +87,7 @@ class Engine:
         return pool
 
     @property
-    def foreign(self):
+    def inherited(self):
         """bool: whether this process has inherited the engine by a fork."""
         return not self.owner.is_here
 
@@ -100,7 +100,7 @@ class Engine:
             return self.alive
         if not 0 < options.num_workers <= self.worker_capacity:
             return False
-        needed = options.look_ahead + options.ahead + SPARE_SLOTS
+        needed = options.prefetch_depth + options.preload_depth + SPARE_SLOTS
         if needed > self.ring.n_slots and options.memory.slots is None:
             return False
         return dataclasses.replace(self.options, num_workers=options.num_workers) == options
@@ -164,7 +164,7 @@ class Engine:
         self.ring.begin_iteration(self.running)
         for task in tasks:
             if not self.ring.cancel(task.slot, task.gen):
-                self.left_behind = task.slot
+                self.busy_slot = task.slot
         if not self.options.persistent_workers:
             if self.memory is not None:
                 self.memory.measure()
@@ -177,7 +177,7 @@ class Engine:
 
     def reap_retired(self):
         """Reap retired workers between two iterations. It does not wait, and any thread may call it."""
-        if self.foreign or not (self.idle and self.pool.resizing) or not self.lock.here().acquire(blocking=False):
+        if self.inherited or not (self.idle and self.pool.resizing) or not self.lock.here().acquire(blocking=False):
             return
         try:
             if self.idle and not self.ring.closed:
@@ -195,7 +195,7 @@ class Engine:
 
     def shut_down(self):
         """End the workers and the segment; leases that are still held keep the memory mapped."""
-        if self.foreign or not self.alive:
+        if self.inherited or not self.alive:
             return
         self.stop_workers()
         with self.lock.here():
@@ -301,7 +301,7 @@ class EngineCache:
         self._lock = ForkLock()
         self.engine = None  # the one that is kept
         # Weak reference to the function that returns the kept engine; an iteration that is dropped drops it.
-        self._loan = None
+        self._lease = None
         self.iterators = WeakRegistry()  # `close` closes these; each iteration adds itself
 
     def locked(self):
@@ -311,7 +311,7 @@ class EngineCache:
     @property
     def lent(self):
         """bool: whether an iteration uses the kept engine."""
-        return self._loan is not None and self._loan() is not None
+        return self._lease is not None and self._lease() is not None
 
     def lend(self, options, job, live_on=False):
         """Return (engine, on_end) for one iteration; `on_end` takes the engine back.
@@ -321,8 +321,8 @@ class EngineCache:
         """
         with self.locked():
             kept = self.engine
-            if kept is not None and kept.foreign:
-                kept, self.engine, self._loan = None, None, None  # it is the parent's: this process makes its own
+            if kept is not None and kept.inherited:
+                kept, self.engine, self._lease = None, None, None  # it is the parent's: this process makes its own
             if self.lent:
                 return Engine(options, job, self.counters, self.number), Engine.shut_down
             if kept is not None and not (kept.serves(options) and kept.node == job.node):
@@ -334,9 +334,9 @@ class EngineCache:
                 kept.stop_workers()  # persistent workers do not know the position to resume from
             kept.options = options
             kept.pool.job = job.begun_in(kept.running + 1)
-            loan = partial(self.take_back)
-            self._loan = weakref.ref(loan)
-            return kept, loan
+            lease = partial(self.take_back)
+            self._lease = weakref.ref(lease)
+            return kept, lease
 
     def concurrency(self, fetch_threads):
         """Return the `Concurrency` of iterations without workers."""
@@ -347,7 +347,7 @@ class EngineCache:
     def take_back(self, engine):
         """Take the engine back when its iteration ends. An engine that failed is not kept."""
         if engine is self.engine:
-            self._loan = None
+            self._lease = None
             if not engine.alive:
                 self.engine = None
 
@@ -376,6 +376,6 @@ class EngineCache:
         with self.locked():
             if self.engine is not None:
                 self.engine.shut_down()
-            self.engine = self._loan = None  # only now, so that an interrupted close can be repeated
+            self.engine = self._lease = None  # only now, so that an interrupted close can be repeated
             if self._concurrency is not None:
                 self._concurrency.close()

@@ -10,7 +10,7 @@ from slipring._core.passes import reshard
 from slipring._core.passes import state as states
 from slipring._core.passes._iteration import Iteration
 from slipring._core.passes._local import LocalIteration
-from slipring._core.passes.source import map_plan, place_of, rank_that_draws, share_of
+from slipring._core.passes.source import map_plan, rank_stride, rank_that_draws, steps_before
 from slipring._core.ring._ring import mix
 from slipring._core.workers import error_record
 from slipring._core.workers._rng_guard import RngGuard
@@ -117,7 +117,7 @@ class Frontend:
             options.for_worker(),
             self._worker_class,
             rank_that_draws(options.rank, options.batch_sampler, options.sampler),
-            self._share,
+            self._rank_stride,
             tracked=self._keeps_states and (self.is_stream or is_stateful(self.dataset)),
         )
 
@@ -126,11 +126,11 @@ class Frontend:
         return ()
 
     @property
-    def _share(self) -> Any:
+    def _rank_stride(self) -> Any:
         o = self.options
         if o.rng != "sample":
             return None
-        return share_of(self.dataset, self.is_stream, o.batch_sampler, o.sampler, o.batch_size, o.rank)
+        return rank_stride(self.dataset, self.is_stream, o.batch_sampler, o.sampler, o.batch_size, o.rank)
 
     def _beginning(self) -> AbstractContextManager[Any]:
         """Return the context in which a pass begins."""
@@ -149,7 +149,7 @@ class Frontend:
         resume = numbers.resume
         plan, source = map_plan(options, self.dataset, numbers.seed, resume)
         if resume is None or isinstance(options.batch_sampler, BatchSampler):  # which has begun its pass
-            return PassOrder(plan, source, *place_of(options.batch_sampler))
+            return PassOrder(plan, source, *steps_before(options.batch_sampler))
         return PassOrder(plan, source, resume.delivered or 0, resume.origin or 0)
 
     def _hooks(self, iterator: Any, options: Options) -> dict[str, Any]:
@@ -213,10 +213,10 @@ class Frontend:
             self.epoch = state.epoch
         return dataclasses.replace(state, epoch=self.epoch)
 
-    def _load_ended(self, place: dict[str, Any], is_stream: bool) -> None:
-        """Let a dataset of this process load what it keeps from the epoch that ended at `place`."""
+    def _load_ended(self, position: dict[str, Any], is_stream: bool) -> None:
+        """Let a dataset of this process load what it keeps from the epoch that ended at `position`."""
         with RngGuard():
-            load_ended(self.dataset, place, is_stream)
+            load_ended(self.dataset, position, is_stream)
 
     # ---- the rest
 

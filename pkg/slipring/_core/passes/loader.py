@@ -12,14 +12,14 @@ from slipring._core.passes import state as states
 from slipring._core.passes._inflight import Position
 from slipring._core.passes.engine import EngineCache
 from slipring._core.passes.frontend import Frontend
-from slipring._core.passes.reshard import places_of
+from slipring._core.passes.reshard import worker_positions
 from slipring._core.passes.source import StreamPlan
 from slipring._core.passes.tuning import Tuner
 from slipring._core.ring import numa
 from slipring._core.ring._ring import MAX_WORKERS
 from slipring._core.ring.weak_registry import register
 from slipring._core.workers.local_worker import LocalWorker
-from slipring._core.workers.seeding import Share
+from slipring._core.workers.seeding import RankStride
 from slipring.errors import Closed
 
 if TYPE_CHECKING:
@@ -99,19 +99,19 @@ class LoaderCore(Frontend):
             o, loaded = self._options_now, self._loaded
             if iterator is None:
                 iterator = self._new_iterator(o)
-            if loaded is not None and not o.num_workers and (ended := states.ended_places(0, loaded)):
+            if loaded is not None and not o.num_workers and (ended := states.ended_positions(0, loaded)):
                 self._load_ended(ended[0], loaded.kind == "iterable")
             numbers = self._numbers(iterator, loaded)
             seed, epoch, resume, own = numbers
             job = self._job(iterator, o)
             if o.num_workers and (node := numa.chosen(o.workers.numa, self._pci_addresses)) is not None:
                 job = dataclasses.replace(job, node=node)
-            places, live_on = self._worker_places(o, resume, loaded) if job.tracked else ({}, False)
-            loadable = states.loadable(places)
+            positions, live_on = self._first_positions(o, resume, loaded) if job.tracked else ({}, False)
+            loadable = states.loadable(positions)
             if loadable and (o.num_workers or resume is not None):
                 job = dataclasses.replace(job, resume=loadable)
             engine, on_end = self._engine_for(o, job, live_on) if o.num_workers else (None, lambda _: None)
-            source, origin, beyond, next_worker = None, 0, (), 0
+            source, workers, origin, beyond, next_worker = None, None, 0, (), 0
             if resume is not None:
                 beyond, next_worker = resume.beyond, resume.next_worker
             if job.is_stream:  # workers count the batches that they have delivered
@@ -119,8 +119,9 @@ class LoaderCore(Frontend):
                 plan, beyond = StreamPlan(job.num_workers, o.in_order, next_worker), ()
             else:
                 plan, source, first, origin = self._order(iterator, o, numbers)
-            word = epoch if o.rng != "sample" else Share.epoch(epoch, origin)
-            workers = states.positions_of(o.num_workers, places if o.num_workers else loadable) if job.tracked else None
+            word = epoch if o.rng != "sample" else RankStride.epoch(epoch, origin)
+            if job.tracked:
+                workers = states.loaded_positions(o.num_workers, positions if o.num_workers else loadable)
             position = Position(word, first, beyond, workers, next_worker)
             if source is not None:
                 source.position = position
@@ -149,20 +150,20 @@ class LoaderCore(Frontend):
                 raise StopIteration  # the next pass is another iterator's
             self.begin_pass(iterator)
 
-    def _worker_places(self, options, resume, loaded):
-        """Return ({number: place} with which workers begin, whether persistent workers know it already)."""
+    def _first_positions(self, options, resume, loaded):
+        """Return ({number: position} with which workers begin, whether persistent workers know it already)."""
         if resume is not None:
-            return places_of(resume), False
+            return worker_positions(resume), False
         if options.num_workers and not options.persistent_workers:
             return {}, False  # workers begin with the dataset as the loader has it
         if loaded is not None and loaded.finished:
-            return states.ended_places(options.num_workers, loaded), False
+            return states.ended_positions(options.num_workers, loaded), False
         newest = self._newest
         if not isinstance(newest, NewestPass) or not newest.position.finished:
             return {}, False
         if newest.described.num_workers != options.num_workers:
             return {}, False
-        return states.at_end(states.raw_places(newest.position)), True
+        return states.at_end(states.raw_positions(newest.position)), True
 
     # ---- the number of workers, and the figures
 

@@ -64,15 +64,15 @@ def report(loader, name, headroom):
         **known_of_waits,
     )
     said = "" if tuning is None else f"{tuning.workers}: {tuning.reason}."
-    places = _places_of(engine.ring) if alive else {}
-    return Report(name, snapshot, stats, known, cache=cache, tuning=said, headroom=headroom, waits=waits, numa=places)
+    nodes = _numa_nodes(engine.ring) if alive else {}
+    return Report(name, snapshot, stats, known, cache=cache, tuning=said, headroom=headroom, waits=waits, numa=nodes)
 
 
 def _comes_from(dataset, module):
     return any(kind.__module__ == module for kind in type(dataset).__mro__)
 
 
-def _places_of(ring):
+def _numa_nodes(ring):
     """Return `Report.numa` of a segment."""
     if ring.node is None and len(numa.nodes()) < 2:
         return {}

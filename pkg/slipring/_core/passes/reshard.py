@@ -85,15 +85,15 @@ def begin_source(source, state):
 
     Call it when the state is loaded, so that a later ``set_epoch()`` takes precedence.
     """
-    place = saved_sampler(state).place
-    if not place or not isinstance(source, BatchSampler):
+    saved = saved_sampler(state).position
+    if not saved or not isinstance(source, BatchSampler):
         return
     if not state.finished:
-        source.load_state_dict({**place, "position": position_of(state, division_of(state))})
+        source.load_state_dict({**saved, "position": position_of(state, division_of(state))})
     elif state.delivered is None:  # that epoch has not begun
-        source.load_state_dict(place)
+        source.load_state_dict(saved)
     else:
-        source.epoch, source.seed = int(place["epoch"]) + 1, int(place["seed"])
+        source.epoch, source.seed = int(saved["epoch"]) + 1, int(saved["seed"])
 
 
 class SavedSampler(NamedTuple):
@@ -110,7 +110,7 @@ class SavedSampler(NamedTuple):
         return self != SavedSampler()
 
     @property
-    def place(self):
+    def position(self):
         """The iterator's own state of its position, or None."""
         return None if self.iterator is None else self.iterator[0]
 
@@ -120,14 +120,14 @@ def saved_sampler(state):
     return SavedSampler(state.sampler, state.sampler_iterator, state.sampler_over)
 
 
-def places_of(state):
-    """Return {number: place} of the workers that a state describes."""
-    return {number: place for number, place in enumerate(state.workers) if place is not None}
+def worker_positions(state):
+    """Return {number: position} of the workers that a state describes."""
+    return {number: position for number, position in enumerate(state.workers) if position is not None}
 
 
-def in_turn(places):
-    """Return the places of {number: place} as a tuple by worker number; None: nothing is known of that worker."""
-    return tuple(map(places.get, range(max(places, default=-1) + 1)))
+def by_number(positions):
+    """Return a tuple of the positions {number: position}, by worker number; None: nothing is known of that worker."""
+    return tuple(map(positions.get, range(max(positions, default=-1) + 1)))
 
 
 def moved(loader, state):
@@ -135,9 +135,9 @@ def moved(loader, state):
 
     Raise ValueError if that is impossible; the message says why.
     """
-    source, place = loader.source, saved_sampler(state).place
-    if isinstance(source, BatchSampler) and isinstance(place, Mapping):
-        source._checked(place)
+    source, saved = loader.source, saved_sampler(state).position
+    if isinstance(source, BatchSampler) and isinstance(saved, Mapping):
+        source._checked(saved)
     if state.finished:
         return state
     now = divided(loader)
@@ -150,7 +150,7 @@ def moved(loader, state):
     _check_division(state, then, now)
     position = position_of(state, then)
     step = now["batch_size"] * now["world_size"]
-    there = {**place, "position": position} if now["by"] == "BatchSampler" else None
+    there = {**saved, "position": position} if now["by"] == "BatchSampler" else None
     return dataclasses.replace(
         state,
         sampler=None,
@@ -166,10 +166,10 @@ def moved(loader, state):
 
 def division_of(state):
     """Return how a state's samples were divided. A `slipring.BatchSampler` records it, also in torchdata's states."""
-    place, ranks = saved_sampler(state).place, state.ranks
-    if isinstance(place, Mapping) and {"position", "batch_size", "world_size"} <= place.keys():
+    saved, ranks = saved_sampler(state).position, state.ranks
+    if isinstance(saved, Mapping) and {"position", "batch_size", "world_size"} <= saved.keys():
         in_order = True if ranks is None else ranks["in_order"]
-        return {"by": "BatchSampler", "in_order": in_order, **place}
+        return {"by": "BatchSampler", "in_order": in_order, **saved}
     return ranks
 
 
@@ -202,8 +202,8 @@ def _check_division(state, then, now):
         )
     elif not then["in_order"]:
         why = "with in_order=False each rank had delivered other steps"
-    elif any(place["states"] for place in places_of(state).values()):
-        why = "the place of a Stateful map dataset is each worker's own"
+    elif any(position["states"] for position in worker_positions(state).values()):
+        why = "the position of a Stateful map dataset is each worker's own"
     if why is not None:
         raise ValueError(f"the state is of {_in_words(then)}; here is {_in_words(now)}, and {why}. {ADVICE}")
 
@@ -221,7 +221,7 @@ def _check_stream(dataset, then, now):
         "again. Resume with as many ranks, or from a state of the end of an epoch"
     )
     raise ValueError(
-        f"the state is of {_in_words(then)}; here is {_in_words(now)}, and a place in an iterable dataset is "
+        f"the state is of {_in_words(then)}; here is {_in_words(now)}, and a position in an iterable dataset is "
         f"each rank's own. {remedy}"
     )
 
@@ -275,25 +275,25 @@ def _joined_streams(loader, header, states):
             f"the iterable dataset ({type(loader.dataset).__name__}) has no rest_of(states, num_workers), which "
             "divides the unread part: resume with as many ranks and workers, each rank from its own state"
         )
-    places = [_worker_states(state) for state in states]
-    rest = loader.dataset.rest_of(places, max(1, loader.num_workers))
+    reported = [_worker_states(state) for state in states]
+    rest = loader.dataset.rest_of(reported, max(1, loader.num_workers))
     workers = tuple({"batches": 0, "states": one} for one in rest)
     return dataclasses.replace(header, finished=False, workers=workers)
 
 
 def _worker_states(state):
     """Return the states that each worker of a rank has reported; None: it has delivered nothing."""
-    places = places_of(state)
+    positions = worker_positions(state)
     found = []
     for number in range(max(1, state.num_workers)):
-        place = places.get(number)
-        if place is not None and (place.get("since") or (place["batches"] and not place["states"])):
+        position = positions.get(number)
+        if position is not None and (position.get("since") or (position["batches"] and not position["states"])):
             raise ValueError(
                 f"the state of rank {state.ranks['rank']} does not say where worker {number} was, but at an "
                 "earlier batch: save it with snapshot_every_n_steps=1, of a dataset whose iterators have "
                 "state_dict() and load_state_dict()"
             )
-        found.append(None if place is None else place["states"])
+        found.append(None if position is None else position["states"])
     return found
 
 

@@ -206,7 +206,7 @@ class SharedSegment:
         self.owner = Owner()
 
     @property
-    def foreign(self):
+    def inherited(self):
         """bool: whether this process has inherited the segment by a fork."""
         return not self.owner.is_here
 
@@ -348,7 +348,7 @@ class ReaderPass:
     # What a frontend asks of an engine.
     ring = property(lambda self: self.segment.ring)
     meter = property(lambda self: self.segment.meter)
-    foreign = property(lambda self: self.segment.foreign)
+    inherited = property(lambda self: self.segment.inherited)
     pinned_slots = property(
         lambda self: self.segment.pinned_slots, lambda self, slots: setattr(self.segment, "pinned_slots", slots)
     )

@@ -11,8 +11,8 @@ from slipring._core.ring import process
 from slipring._core.ring._order import IndexOrder, Slices
 from slipring._core.ring._ring import mix
 from slipring._core.ring.process import ForkLock, Owner
-from slipring._core.workers.fetch import shorter
-from slipring._core.workers.seeding import Share
+from slipring._core.workers.fetch import dataset_shrank
+from slipring._core.workers.seeding import RankStride
 from slipring._core.workers.stateful import attempt, copied, is_stateful
 from slipring.errors import state_half_made, state_in_a_step
 from slipring.sampler import BatchSampler
@@ -41,7 +41,7 @@ def map_plan(options, dataset, seed, resume=None):
         size, drop_last = min(o.batch_size or 1, 1 << 62), o.drop_last or False
         batches = n // size if drop_last else -(-n // size)
         if skipped > batches:
-            raise shorter(skipped, batches, "the dataset")
+            raise dataset_shrank(skipped, batches, "the dataset")
         return Slices(order, size, drop_last, skipped), None
     if isinstance(o.batch_sampler, BatchSampler):
         return Listed(iter(sampler), o.check_ranges), None
@@ -55,7 +55,7 @@ def map_plan(options, dataset, seed, resume=None):
     return source.lists(), source
 
 
-class Making:
+class StateLock:
     """A lock between the thread in which user code makes a batch and a thread that queries the code's state.
 
     `lock` is held while `busy` is set.
@@ -65,7 +65,7 @@ class Making:
         self.lock, self.busy, self.owner = ForkLock(), False, Owner()
 
     @contextlib.contextmanager
-    def at_rest(self):
+    def wait_idle(self):
         """Wait until no other thread makes a batch.
 
         Raise RuntimeError if this thread makes one: then a signal handler, the dataset or the sampler requests the
@@ -157,10 +157,10 @@ class SamplerSource:
         # Whether the sampler has been drawn from: until then its state may be that of an earlier pass.
         self.asked = self.over = False
         self.at = self.saved or None  # the `SavedSampler` that holds until then
-        self.making = Making()
+        self.state_lock = StateLock()
         self.drawn = []  # the drawn part of the next list: if a handler raises meanwhile, nothing is lost
         self.first = True  # nothing has been drawn yet in this iteration
-        self.swift = False  # the next list needs no bookkeeping
+        self.fast_path = False  # the next list needs no bookkeeping
         self.check = None  # called with each list's length
 
     def lists(self):
@@ -168,24 +168,24 @@ class SamplerSource:
         return map(self._next, itertools.repeat(None))  # no generator: an exception would end it
 
     def _next(self, _):
-        if self.swift:
+        if self.fast_path:
             drawn = self.drawn
             if self.draws.take(drawn, self.group):
                 # No call from here on, as below.
                 self.seq += 1
                 self.drawn = []
                 return drawn
-            self.swift, self.over = False, self.draws.failed is None
+            self.fast_path, self.over = False, self.draws.failed is None
         if self.is_stateful is False:
             indices = self._checked()
         else:
-            making = self.making
-            with making.lock.here():
+            state_lock = self.state_lock
+            with state_lock.lock.here():
                 try:
-                    making.busy = True
+                    state_lock.busy = True
                     indices = self._checked()
                 finally:
-                    making.busy = False
+                    state_lock.busy = False
         if type(indices) is Failed:
             return indices
         # No call from here on: a handler cannot raise, and the list is returned once.
@@ -199,7 +199,7 @@ class SamplerSource:
         else:
             self.drawn = []
             kept = self.is_stateful is not False
-            self.swift = not (kept or self.over or self.check or not self.group)
+            self.fast_path = not (kept or self.over or self.check or not self.group)
         return indices
 
     def _checked(self):
@@ -264,7 +264,7 @@ class SamplerSource:
             try:
                 indices = self._draw()
             except StopIteration:
-                return Failed(shorter(self.seq, self.seq - self.to_skip, "the sampler's order"))
+                return Failed(dataset_shrank(self.seq, self.seq - self.to_skip, "the sampler's order"))
             if type(indices) is Failed:
                 return indices
             self.drawn = []
@@ -298,11 +298,11 @@ class SamplerSource:
         self.made = iter(())
         self.draws = SamplerDraws(self.made)
 
-    # ---- the place
+    # ---- the position
 
     def state(self):
         """Return (a copy of the iteration's `Position`, this source's part of the state there)."""
-        with self.making.at_rest():
+        with self.state_lock.wait_idle():
             position = self.position.copy()
             if self.resume is None and self.is_stateful is None:
                 self.open()
@@ -328,11 +328,11 @@ class SamplerSource:
         seqs = range(position.delivered, self.seq) if self.is_stateful else ()
         kept = [self.kept[seq] for seq in seqs]
         drawn = (*kept, *drawn, *self.given)
-        place = at.iterator[0] if at.iterator and isinstance(self.source, BatchSampler) else {}
-        if drawn and "position" in place:
+        saved = at.iterator[0] if at.iterator and isinstance(self.source, BatchSampler) else {}
+        if drawn and "position" in saved:
             # The position replaces the lists, whose elements may be of any class.
-            position = place["position"] - len(drawn) * place["batch_size"] * place["world_size"]
-            at, drawn = SavedSampler(at.itself, ({**place, "position": position},)), ()
+            position = saved["position"] - len(drawn) * saved["batch_size"] * saved["world_size"]
+            at, drawn = SavedSampler(at.itself, ({**saved, "position": position},)), ()
         return dict(sampler=at.itself, sampler_iterator=at.iterator, sampler_over=at.over, drawn=drawn)
 
 
@@ -346,8 +346,8 @@ def rank_that_draws(given, *samplers):
     return (process.global_rank() or (0,))[0] if rank is None else rank
 
 
-def share_of(dataset, is_stream, batch_sampler, sampler, batch_size, rank=None):
-    """Return a rank's `Share` of each step, as its sampler divides the indices; for ``rng="sample"``.
+def rank_stride(dataset, is_stream, batch_sampler, sampler, batch_size, rank=None):
+    """Return a rank's `RankStride` of each step, as its sampler divides the indices; for ``rng="sample"``.
 
     Parameters
     ----------
@@ -383,10 +383,10 @@ def share_of(dataset, is_stream, batch_sampler, sampler, batch_size, rank=None):
             f"sampler's world_size or num_replicas, {ranks} (1 if it has none). Use slipring.BatchSampler, or "
             "rng='batch'"
         )
-    return Share((batch_size or 1) if batch_sampler is None else batch_sampler.batch_size, rank, ranks)
+    return RankStride((batch_size or 1) if batch_sampler is None else batch_sampler.batch_size, rank, ranks)
 
 
-def place_of(batch_sampler):
+def steps_before(batch_sampler):
     """Return (whole steps, indices before those) that a `BatchSampler` has given before its newest pass began.
 
     The latter are less than a step, and 0 if all steps had this size.

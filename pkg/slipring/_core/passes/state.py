@@ -14,7 +14,7 @@ from functools import partial
 from slipring._core.options.checks import MAX_EPOCH, flag, integer
 from slipring._core.passes import reshard
 from slipring._core.passes._inflight import WorkerPosition
-from slipring._core.passes.reshard import places_of, saved_sampler
+from slipring._core.passes.reshard import saved_sampler, worker_positions
 from slipring._core.ring._ring import MAX_WORKERS
 from slipring._core.workers.stateful import StateError, attempt, copied, is_stateful
 from slipring.errors import shown
@@ -107,7 +107,7 @@ class State:
     @property
     def has_begun(self):
         """bool: whether a pass has delivered batches and has not come to its end."""
-        batches = [place["batches"] for place in places_of(self).values()]
+        batches = [position["batches"] for position in worker_positions(self).values()]
         return not self.finished and any((self.delivered, self.beyond, self.origin, self.dropped, *batches))
 
     def dict(self):
@@ -118,7 +118,7 @@ class State:
 
 
 def unpickled(states):
-    """Return the states of a dataset and its iterator as plain values; raise the error that was sent in their place."""
+    """Return the states of a dataset and its iterator as plain values; raise the error that was sent instead."""
     if isinstance(states, Exception):
         raise states
     if not isinstance(states, bytes):
@@ -164,38 +164,38 @@ def _end_empty(part, _):
     raise StopIteration
 
 
-def ended_places(num_workers, state):
-    """Return {number: place} of the workers at the end of an epoch, if the state was taken there; else {}.
+def ended_positions(num_workers, state):
+    """Return {number: position} of the workers at the end of an epoch, if the state was taken there; else {}.
 
     Datasets that persist from epoch to epoch load these states, and are then as they would be without the interruption.
     With another number of workers, none of the states is valid.
     """
     if state is None or not state.finished or state.num_workers != num_workers:
         return {}
-    return at_end(places_of(state))
+    return at_end(worker_positions(state))
 
 
-def at_end(places):
-    """Return the places of workers at the end of a pass, as the next pass begins with them."""
+def at_end(positions):
+    """Return the positions of workers at the end of a pass, as the next pass begins with them."""
     return {
-        number: {**place, "batches": 0, "ended": True}
-        for number, place in places.items()
-        if place["states"] or place.get("again")
+        number: {**position, "batches": 0, "ended": True}
+        for number, position in positions.items()
+        if position["states"] or position.get("again")
     }
 
 
-def loadable(places):
-    """Return the places with states that workers can load; a state that failed is raised by `state_dict` alone."""
+def loadable(positions):
+    """Return the positions with states that workers can load; a state that failed is raised by `state_dict` alone."""
     found = {}
-    for number, place in places.items():
-        states, error = attempt(unpickled, place["states"])
+    for number, position in positions.items():
+        states, error = attempt(unpickled, position["states"])
         if error is None:
-            found[number] = {**place, "states": states}
+            found[number] = {**position, "states": states}
     return found
 
 
 def workers_of(state):
-    """Return how many workers a state needs, because each place is one worker's own; 0: any number."""
+    """Return how many workers a state needs, because each position is one worker's own; 0: any number."""
     return state.num_workers if state.kind == "iterable" or state.workers else 0
 
 
@@ -221,16 +221,16 @@ def checked(loader, state, takes_number=False):
         if state.num_workers != loader.num_workers:
             raise AssertionError(
                 f"the state is of num_workers={state.num_workers}, the loader has num_workers="
-                f"{loader.num_workers}: a place in an iterable or Stateful dataset is each worker's own. "
+                f"{loader.num_workers}: a position in an iterable or Stateful dataset is each worker's own. "
                 f"Use as many workers, or finish the epoch first{_or_divide(loader)}"
             )
-        places = places_of(state).values()
-        if (check := getattr(loader.dataset, "check_place", None)) is not None:
-            for place in places:
-                if "iterator" in (place["states"] or ()):
-                    check(place["states"]["iterator"], place.get("since", 0))
-        unsaid = any(place["batches"] and not place["states"] for place in places)
-        if kind == "iterable" and (unsaid or state.dropped):
+        positions = worker_positions(state).values()
+        if (check := getattr(loader.dataset, "check_position", None)) is not None:
+            for position in positions:
+                if "iterator" in (position["states"] or ()):
+                    check(position["states"]["iterator"], position.get("since", 0))
+        stateless = any(position["batches"] and not position["states"] for position in positions)
+        if kind == "iterable" and (stateless or state.dropped):
             warnings.warn(
                 "the iterable dataset has no state_dict()/load_state_dict(), nor has its iterator: each "
                 "worker reads again, and drops, the batches that were delivered before",
@@ -284,8 +284,8 @@ def _ranks(name, value):
     flag(f"{name}: in_order", value.get("in_order"))
 
 
-def _place(name, value):
-    """Refuse a worker's place that is of no use. Bytes as states would be unpickled, which may run any code."""
+def _check_worker(name, value):
+    """Refuse a worker's position that is malformed. Bytes as states would be unpickled, which may run any code."""
     if value is None:
         return
     if not isinstance(value, Mapping) or not {"batches", "states"} <= value.keys():
@@ -317,7 +317,7 @@ _CHECKS = [
     ("sampler sampler_iterator", _alone),
     ("beyond", partial(_several, check=_count)),
     ("drawn", _several),
-    ("workers", partial(_several, check=_place)),
+    ("workers", partial(_several, check=_check_worker)),
     ("ranks", _ranks),
 ]
 
@@ -328,7 +328,7 @@ def _check_fields(state):
         for name in names.split():
             check(f"the state's {name}", getattr(state, name))
     if len(state.workers) > max(1, state.num_workers):
-        raise ValueError(f"the state has places of {len(state.workers)} workers, and num_workers={state.num_workers}")
+        raise ValueError(f"the state is of {len(state.workers)} workers, and has num_workers={state.num_workers}")
     if state.kind == "map" and not state.finished and state.delivered is None:
         raise ValueError("the state is of the middle of an epoch, and does not say how many batches were delivered")
     if state.kind == "map" and state.ranks is not None and not {"batch_size", "in_order"} <= state.ranks.keys():
@@ -360,8 +360,8 @@ def _check_counts(loader, state, start):
     if state.kind == "map":
         counts = (state.delivered or state.beyond) and not saved_sampler(state)
     else:
-        places = places_of(state).values()
-        counts = any(place["batches"] and (not place["states"] or place.get("since")) for place in places)
+        positions = worker_positions(state).values()
+        counts = any(each["batches"] and (not each["states"] or each.get("since")) for each in positions)
     if counts:
         name, had, has = differ[0]
         raise ValueError(
@@ -370,7 +370,7 @@ def _check_counts(loader, state, start):
         )
 
 
-def place_of(worker):
+def saved_position(worker):
     """Return a `WorkerPosition` in the form that states have; None: nothing is known of the worker."""
     if not worker.batches and worker.state is None and not worker.again:
         return None
@@ -384,18 +384,18 @@ def place_of(worker):
     }
 
 
-def positions_of(num_workers, places):
-    """Return a `WorkerPosition` for each worker, at these places: {number: place}."""
+def loaded_positions(num_workers, positions):
+    """Return a `WorkerPosition` for each worker, from the positions {number: position} of a state."""
     made = []
     for number in range(max(1, num_workers)):
-        place = places.get(number) or {"batches": 0, "states": None}
-        again, before = place.get("again", ()), bool(place.get("ended"))
-        made.append(WorkerPosition(place["batches"], place["states"], place.get("since", 0), again, before))
+        position = positions.get(number) or {"batches": 0, "states": None}
+        again, before = position.get("again", ()), bool(position.get("ended"))
+        made.append(WorkerPosition(position["batches"], position["states"], position.get("since", 0), again, before))
     return made
 
 
-def raw_places(position):
-    """Return {number: place} of a `Position`'s workers, with their states as they were received."""
+def raw_positions(position):
+    """Return {number: position} of a `Position`'s workers, with their states as they were received."""
     return {
         number: {"batches": worker.batches, "states": worker.state, "again": [*worker.again]}
         for number, worker in enumerate(position.workers or ())
@@ -428,11 +428,11 @@ def built(described, position, **more):
         delivered=position.delivered,
         beyond=sorted(position.beyond),
         next_worker=position.next_worker,
-        workers=reshard.in_turn(_known(position.workers or ())),
+        workers=reshard.by_number(_known(position.workers or ())),
         **more,
     )
 
 
 def _known(workers):
-    places = {number: place_of(worker) for number, worker in enumerate(workers)}
-    return {number: place for number, place in places.items() if place is not None}
+    positions = {number: saved_position(worker) for number, worker in enumerate(workers)}
+    return {number: position for number, position in positions.items() if position is not None}

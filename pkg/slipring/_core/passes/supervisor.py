@@ -45,7 +45,7 @@ class Supervisor:
         options, self.resized = self.resized, None
         if options is None or engine.by_turns or options.num_workers > engine.worker_capacity:
             return
-        iteration.look_ahead = options.look_ahead
+        iteration.prefetch_depth = options.prefetch_depth
         engine.resize(options.num_workers)  # if a signal handler raises in it, the pool itself continues
 
     def check(self, iteration, engine, respawns):
@@ -73,7 +73,7 @@ def state_for(iteration, number):
     """
     worker, streams = iteration.position.workers[number], iteration.streams
     at, state = worker.at, worker.state if worker.at >= 0 else None
-    due = streams.sequence[number] if number in streams.turn else None
+    due = streams.sequence[number] if number in streams.rotation else None
     # The tasks of a worker in the order of their sequence: those that have left their slots come before the others.
     received = [(task, later) for task, later in iteration.left() if task.worker == number]
     for task, later in received:

@@ -129,7 +129,7 @@ class Tuner:
         """Tuning: the result so far."""
         given = self._given
         if given is not None:
-            return Tuning(given[0], tuple(self.history), True, _told(*given))
+            return Tuning(given[0], tuple(self.history), True, _text(*given))
         return Tuning(self._workers, tuple(self.history), self._found, self._reason)
 
     @property
@@ -141,7 +141,7 @@ class Tuner:
     def stop(self, workers, reason):
         """Fix the number that a caller has set. A concurrent look then changes nothing."""
         self._given = workers, reason
-        log.info("num_workers='auto' ends at %s", _told(workers, reason))
+        log.info("num_workers='auto' ends at %s", _text(workers, reason))
 
     def begin_with(self, workers, reason):
         """Continue the search from a number that the caller needs. If the number was set by hand, only replace it."""
@@ -167,7 +167,7 @@ class Tuner:
         self._pool = weakref.ref(engine.pool)
         # Each worker has one slot, and so has the consumer: more workers would wait for slots.
         self.slots = engine.ring.n_slots
-        self.served = max(self.least, self.slots - 1 - options.ahead)
+        self.served = max(self.least, self.slots - 1 - options.preload_depth)
         if not goes_on:
             self._drop()
         self.since = self.skip_to = self.counted = None
@@ -198,18 +198,18 @@ class Tuner:
         return self.pool.target == self.workers
 
     @property
-    def _ahead(self):
+    def _prefetched(self):
         return self.prefetch * self.workers
 
     @property
     def _skipped(self):
         """int: batches that are not measured, because the previous workers made them."""
-        return max(SKIP, self._ahead, self.stale) if self.spent else SKIP
+        return max(SKIP, self._prefetched, self.stale) if self.spent else SKIP
 
     @property
     def _shortest(self):
         """int: batches of the shortest iteration that has batches between its first ones and its tail."""
-        return max(SKIP, self._ahead) + self._ahead + WINDOW
+        return max(SKIP, self._prefetched) + self._prefetched + WINDOW
 
     # ---- windows
 
@@ -224,7 +224,7 @@ class Tuner:
 
     def _counts(self, at=None):
         m = self.meter
-        cpu = 0 if self._found else self.pool.processor_ns()  # a file is read for each worker
+        cpu = 0 if self._found else self.pool.cpu_ns()  # a file is read for each worker
         return now() if at is None else at, m.batches, m.wait_ns, m.fetch_ns + m.collate_ns, cpu
 
     def _open(self):
@@ -330,7 +330,7 @@ class Tuner:
             return self._again_in(0)
         self.before, self.windows[window.workers] = None, window
         if before is not None and window.workers > before.workers and window.rate < before.rate * WORTH:
-            return self._give_back(before, window)
+            return self._undo(before, window)
         if before is not None and window.workers < before.workers:
             if self.more is before:
                 found = best(self.windows.values())
@@ -342,18 +342,18 @@ class Tuner:
                     why = self._no_faster(found, self.more)
                 return self._settle_on(found, why)
             if self.more is not None:
-                return self._give_back(window, self.more)
+                return self._undo(window, self.more)
         target, why = self._target(window)
         if target == self.workers:
             if window.wait_share >= WAITS and min(self.windows) < window.workers:
-                return self._give_back(window, window, why)
+                return self._undo(window, window, why)
             return self._settle_on(window, why)
         if not self._affords(target):
             return self._settle_on(window, f"{self.spent} batches have been measured")
         self.before = window
         self._change(target)
 
-    def _give_back(self, window, more, why=None):
+    def _undo(self, window, more, why=None):
         """Try fewer workers than the window has, as the window of `more` workers shows little or no gain."""
         fewer = max(self.least, with_fewer(window, self.windows.values()))
         if fewer >= window.workers or not self._affords(fewer):
@@ -434,7 +434,7 @@ class Tuner:
     def _change(self, workers):
         log.debug("num_workers='auto': %d workers in place of %d", workers, self._workers)
         self._reason = f"{workers} are tried in place of {self._workers}"
-        self.stale = self._ahead
+        self.stale = self._prefetched
         self._workers = workers
         self._warm_up()
 
@@ -442,7 +442,7 @@ class Tuner:
         if window.workers != self._workers:
             self._change(window.workers)
         self._found, self.found, self.more = True, window, None
-        self._reason = _told(self._workers, reason)
+        self._reason = _text(self._workers, reason)
         log.info("num_workers='auto' settles at %s", self._reason)
         self.look_next = now() + AGAIN_NS
 
@@ -463,5 +463,5 @@ class Tuner:
         return (factor > CHANGED and waits_more) or (factor < 1 / CHANGED and self._workers > self.least)
 
 
-def _told(workers, reason):
+def _text(workers, reason):
     return f"{workers} worker{'s' if workers > 1 else ''}: {reason}"

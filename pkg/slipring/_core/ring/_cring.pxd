@@ -57,7 +57,7 @@ cdef extern from "layout.h" nogil:
         uint32_t kind
         uint32_t rows
         uint32_t n_ranges
-        uint32_t chunk
+        uint32_t range_rows
         uint32_t addressee
         uint32_t flags
 
@@ -156,7 +156,7 @@ cdef extern from "ring.h" nogil:
 
     ctypedef struct sr_reader_info:
         uint64_t incarnation
-        uint64_t behind
+        uint64_t lag
         uint32_t leases
         bint takes_part
         bint serving

@@ -66,7 +66,7 @@ cdef extern from "watch.h" nogil:
         uint32_t at_row
         uint32_t needs_memory_for
         uint32_t leaving
-        uint32_t behind
+        uint32_t lag
 
     int sr_watch_open(int fd, bint copy, sr_watch **out, uint32_t *version)
     void sr_watch_close(sr_watch *watch)

@@ -71,7 +71,7 @@ cdef class IndexOrder:
     def part(self, uint64_t first, uint64_t count, uint64_t step=1):
         """Return the indices at `count` places as int64: first, first + step, ... Place 0 follows the last one."""
         if count and not self.order.length:
-            raise IndexError("an order without places has no indices")
+            raise IndexError("an order without positions has no indices")
         found = np.empty(count, np.int64)
         if count:
             sr_order_write(&self.order, first, step, count, <int64_t *> cnp.PyArray_DATA(found))

@@ -17,7 +17,7 @@ cdef class Pickled:
 
 cdef class Ring(Segment):
     cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t iteration, uint64_t epoch, uint64_t seq,
-                            uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t chunk,
+                            uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t range_rows,
                             bint single) except? 0
     cdef int write_slice(self, uint32_t slot, Slices indices, sr_task *task) except -1
     cdef int write_ints(self, uint32_t slot, list indices, sr_task *task) except -1

@@ -21,13 +21,13 @@ from slipring._core.ring._segment cimport (
     SR_PARTICIPANT_JOINED, SR_PARTICIPANT_SERVING, SR_TASK_INDICES, SR_TASK_NEXT, SR_TASK_OBJECT, SR_WHOLE, Segment,
     claim_any, clock, sr_served, sr_task,
 )
-from slipring._core.ring._slot cimport make_fill
+from slipring._core.ring._slot cimport make_writer
 
-from slipring.errors import shown, told
+from slipring.errors import shown, message_of
 from slipring._core.ring.text import task_too_large
 
 # Type -> function, as in `copyreg.dispatch_table`: reduces values of other libraries among indices.
-reductions = {}
+reducers = {}
 
 FINISH = SR_FINISH
 WHOLE = SR_WHOLE
@@ -62,8 +62,8 @@ def pickled(value):
     """Return the pickle of indices, or of one of them."""
     stream = io.BytesIO()
     pickler = pickle.Pickler(stream, pickle.HIGHEST_PROTOCOL)
-    if reductions:
-        pickler.dispatch_table = {**copyreg.dispatch_table, **reductions}
+    if reducers:
+        pickler.dispatch_table = {**copyreg.dispatch_table, **reducers}
     pickler.dump(value)
     return stream.getvalue()
 
@@ -79,7 +79,7 @@ def unpicklable(indices, error):
             break
     kind = type(error) if type(error) in (AttributeError, TypeError) else pickle.PicklingError
     return kind(
-        f"{which} cannot be pickled, but must be to reach a worker: {told(error)}. Define functions and "
+        f"{which} cannot be pickled, but must be to reach a worker: {message_of(error)}. Define functions and "
         "classes at the top level of a module; functools.partial replaces a closure"
     )
 
@@ -116,7 +116,7 @@ cdef class Ring(Segment):
         return <uint64_t> self.payload(slot), self.committed(slot)
 
     cpdef uint64_t dispatch(self, uint32_t slot, indices, uint64_t iteration, uint64_t epoch, uint64_t seq,
-                            uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t chunk,
+                            uint64_t seed, uint64_t sequence, uint32_t addressee, uint32_t range_rows,
                             bint single) except? 0:
         """Put a task into a free slot and wake a worker; return the slot's generation.
 
@@ -138,22 +138,22 @@ cdef class Ring(Segment):
             self.write_pickle(slot, <Pickled> indices, &task)
         elif type(indices) is not list or not self.write_ints(slot, <list> indices, &task):
             return NOT_INTS
-        if 0 < chunk < task.rows:
-            task.chunk = chunk
-            task.n_ranges = (task.rows + chunk - 1) // chunk
+        if 0 < range_rows < task.rows:
+            task.range_rows = range_rows
+            task.n_ranges = (task.rows + range_rows - 1) // range_rows
         return self.put_task(slot, &task)
 
     cdef int write_slice(self, uint32_t slot, Slices indices, sr_task *task) except -1:
         if indices.n > UINT32_MAX:  # a task has 32 bits for its rows
             raise task_too_large(8 * int(indices.n), 8 * int(UINT32_MAX), self.capacity, None)
         task.kind, task.rows, task.bytes = SR_TASK_INDICES, <uint32_t> indices.n, indices.n * 8
-        indices.write(<int64_t *> self.task_room(slot, task.bytes))
+        indices.write(<int64_t *> self.task_memory(slot, task.bytes))
         return 0
 
     cdef int write_ints(self, uint32_t slot, list indices, sr_task *task) except -1:
         """Write the task; return 0 if there is anything but ints of 64 bits."""
         cdef Py_ssize_t i, n = len(indices)
-        cdef int64_t *out = <int64_t *> self.task_room(slot, n * 8)
+        cdef int64_t *out = <int64_t *> self.task_memory(slot, n * 8)
         cdef int overflow = 0
         for i in range(n):
             if not PyLong_CheckExact(indices[i]):
@@ -166,7 +166,7 @@ cdef class Ring(Segment):
 
     cdef int write_pickle(self, uint32_t slot, Pickled indices, sr_task *task) except -1:
         task.kind, task.rows, task.bytes = SR_TASK_OBJECT, <uint32_t> indices.rows, len(indices.data)
-        memcpy(self.task_room(slot, task.bytes), PyBytes_AS_STRING(indices.data), task.bytes)
+        memcpy(self.task_memory(slot, task.bytes), PyBytes_AS_STRING(indices.data), task.bytes)
         self.meter.pickled_tasks += 1
         return 0
 
@@ -179,8 +179,8 @@ cdef class Ring(Segment):
         cdef list found = []
         self.made()
         while self.find_owned(participant, &slot):
-            fill = make_fill(self, participant, slot, SR_WHOLE, 0)
-            found.append((fill.seq, None if fill.kind == SR_TASK_NEXT else list(fill.indices())))
+            writer = make_writer(self, participant, slot, SR_WHOLE, 0)
+            found.append((writer.seq, None if writer.kind == SR_TASK_NEXT else list(writer.indices())))
             slot += 1
         return sorted(found, key=lambda pair: pair[0])
 
@@ -189,13 +189,13 @@ cdef class Ring(Segment):
 
         Return None if the time is up, or the segment is closed.
         """
-        cdef uint32_t slot = 0, which = 0
+        cdef uint32_t slot = 0, range_no = 0
         cdef uint64_t gen = 0
         if self.ptr == NULL:
             self.made()
-        if not self.claim_task(participant, seconds, &slot, &which, &gen):
+        if not self.claim_task(participant, seconds, &slot, &range_no, &gen):
             return None
-        return make_fill(self, participant, slot, which, gen)
+        return make_writer(self, participant, slot, range_no, gen)
 
     def claim_free(self, uint32_t participant, double seconds):
         """Queue mode: wait for a free slot and claim it; None when the time is up."""
@@ -205,7 +205,7 @@ cdef class Ring(Segment):
         self.made()
         if not self.claim_slot(participant, deadline, &slot, &gen):
             return None
-        return make_fill(self, participant, slot, SR_WHOLE, gen)
+        return make_writer(self, participant, slot, SR_WHOLE, gen)
 
 
 @cython.final
@@ -257,12 +257,12 @@ cdef class ServedRings:
         The segment whose consumer would run dry first comes first. Return None if the worker has been woken since
         `seen`, the result of `wake_count`, and there is no task.
         """
-        cdef uint32_t slot = 0, which = 0
+        cdef uint32_t slot = 0, range_no = 0
         cdef uint64_t gen = 0
         if not self.rings:
             raise RuntimeError("the worker serves no segment")
-        if not claim_any(self.served, <uint32_t> len(self.rings), self.participant, seen, &self.last, &slot, &which,
+        if not claim_any(self.served, <uint32_t> len(self.rings), self.participant, seen, &self.last, &slot, &range_no,
                          &gen):
             return None
         ring = self.rings[self.last]
-        return ring, make_fill(ring, self.participant, slot, which, gen)
+        return ring, make_writer(ring, self.participant, slot, range_no, gen)

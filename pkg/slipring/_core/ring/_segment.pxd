@@ -33,7 +33,7 @@ cdef class Meter:
     cdef public uint64_t last_ready_ns  # how long the last batch had been ready when it was taken
     cdef uint64_t taken_at  # time of the last take, ns of `clock`; 0: none yet in this iteration
     cdef uint64_t remote[8]  # reads outside of any segment, as in `sr_header.reads`
-    cdef uint64_t told_wait_ns  # the part of wait_ns that is recorded with taken batches
+    cdef uint64_t recorded_wait_ns  # the part of wait_ns that is recorded with taken batches
 
 
 cdef class Segment:
@@ -69,36 +69,36 @@ cdef class Segment:
     cdef int take_shared(self, uint32_t participant, sr_shared *batch) except -1
     cdef void release_shared(self, uint32_t participant, uint32_t slot, uint64_t gen) noexcept
 
-    # The calls of the C ring that Ring, leases and fills (`_ring`, `_slot`) need.
-    cdef char *task_room(self, uint32_t slot, uint64_t nbytes) except NULL
+    # The calls of the C ring that Ring, leases and slot writers (`_ring`, `_slot`) need.
+    cdef char *task_memory(self, uint32_t slot, uint64_t nbytes) except NULL
     cdef uint64_t put_task(self, uint32_t slot, const sr_task *task) except? 0
     cdef const sr_task *task_of(self, uint32_t slot) noexcept
     cdef uint64_t claimed_at(self, uint32_t slot) noexcept
     cdef char *task_area(self, uint32_t slot) noexcept
     cdef char *payload(self, uint32_t slot) noexcept
     cdef uint64_t committed(self, uint32_t slot) noexcept
-    cdef const sr_result *result_of(self, uint32_t slot, uint32_t which) noexcept
+    cdef const sr_result *result_of(self, uint32_t slot, uint32_t range_no) noexcept
     cdef bint find_owned(self, uint32_t participant, uint32_t *slot) noexcept
     cdef int take(self, uint32_t participant, uint32_t slot, uint64_t *gen, sr_result *result) except -1
     cdef void release(self, uint32_t slot, uint64_t gen) noexcept
-    cdef void use(self, uint32_t slot) noexcept
-    cdef bint unuse(self, uint32_t slot) noexcept
-    cdef bint stays(self, uint32_t slot) noexcept
+    cdef void ref(self, uint32_t slot) noexcept
+    cdef bint unref(self, uint32_t slot) noexcept
+    cdef bint pinned_after_fork(self, uint32_t slot) noexcept
     cdef void unpin(self, uint32_t participant, uint32_t slot, uint64_t gen) noexcept
-    cdef int claim_task(self, uint32_t participant, double seconds, uint32_t *slot, uint32_t *which,
+    cdef int claim_task(self, uint32_t participant, double seconds, uint32_t *slot, uint32_t *range_no,
                         uint64_t *gen) except -1
     cdef int claim_slot(self, uint32_t participant, uint64_t deadline, uint32_t *slot, uint64_t *gen) except -1
     cdef int park(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1
     cdef uint64_t alloc(self, uint32_t participant, uint32_t slot, uint64_t nbytes, uint64_t align) except? 1
     cdef int commit_later(self, uint32_t participant, uint32_t slot, uint64_t nbytes, sr_alloc_error *why) except 1
     cdef int rewind(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1
-    cdef void note(self, uint32_t slot, uint64_t begun, uint64_t fetched, uint64_t skipped) noexcept
-    cdef void note_parts(self, uint32_t slot, const sr_parts *parts) noexcept
-    cdef void note_row(self, uint32_t participant, uint32_t slot, uint32_t row, uint64_t since) noexcept
+    cdef void record_times(self, uint32_t slot, uint64_t begun, uint64_t fetched, uint64_t skipped) noexcept
+    cdef void record_parts(self, uint32_t slot, const sr_parts *parts) noexcept
+    cdef void record_row(self, uint32_t participant, uint32_t slot, uint32_t row, uint64_t since) noexcept
     cdef int publish(self, uint32_t participant, uint32_t slot, uint64_t gen, const sr_result *result,
                      bint held) except -1
     cdef int abort(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1
-    cdef int range_done(self, uint32_t participant, uint32_t slot, uint32_t which, uint64_t gen,
+    cdef int range_done(self, uint32_t participant, uint32_t slot, uint32_t range_no, uint64_t gen,
                         const sr_result *result) except -1
     cdef int propose(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1
     cdef int settle(self, uint32_t participant, uint32_t slot, uint64_t gen, int layout,

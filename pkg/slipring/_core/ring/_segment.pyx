@@ -74,12 +74,12 @@ def memory_available(root=""):
     `free` is the bytes left, `size` the limit's own bytes, `limit` its name, `file` the file that states it. `root` is
     put before /proc and /sys.
     """
-    cdef c.sr_memory_info room
+    cdef c.sr_memory_info available
     directory = os.fsencode(root)
-    check(c.sr_process_memory_available(<const char *> directory, &room))
-    if room.limit == c.SR_LIMIT_NONE:
+    check(c.sr_process_memory_available(<const char *> directory, &available))
+    if available.limit == c.SR_LIMIT_NONE:
         return None
-    return room.free, room.size, LIMITS[room.limit], os.fsdecode(room.file)
+    return available.free, available.size, LIMITS[available.limit], os.fsdecode(available.file)
 
 
 cdef uint64_t deadline_in(double seconds) noexcept:
@@ -242,8 +242,8 @@ cdef class Segment:
             o.flags, o.task_capacity = push * c.SR_SEG_QUEUE, push  # 0: the default; 1: least
             o.backing = BACKINGS.get(backing, c.SR_BACKING_DIR)
             o.dir = <const char *> directory if directory is not None else NULL
-            told = label.encode(errors="replace")
-            o.label = <const char *> told
+            encoded = label.encode(errors="replace")
+            o.label = <const char *> encoded
             path = os.environ.get("SLIPRING_RECORD")
             file = os.fsencode(path) if path else None
             o.record = <const char *> file if file is not None else NULL
@@ -265,7 +265,7 @@ cdef class Segment:
         self.own_number = 0 if push and fd < 0 else -1
 
     def __dealloc__(self):
-        # Leases and fills refer to their ring, so no code of this process uses the mapping any more.
+        # Leases and slot writers refer to their ring, so no code of this process uses the mapping any more.
         if self.ptr != NULL:
             if self.own_number >= 0 and self.fork_generation == c.sr_fork_generation():
                 c.sr_release_free(self.ptr, self.own_number)  # without effect if there are other participants
@@ -464,7 +464,7 @@ cdef class Segment:
 
     def begin_iteration(self, uint64_t iteration):
         self.usable()
-        self.meter.taken_at, self.meter.told_wait_ns = 0, self.meter.wait_ns
+        self.meter.taken_at, self.meter.recorded_wait_ns = 0, self.meter.wait_ns
         check(c.sr_begin_iteration(self.ptr, iteration))
 
     cpdef int pick_free(self) except -2:
@@ -618,9 +618,9 @@ cdef class Segment:
         if c.sr_unref(self.ptr, slot):
             c.sr_release_shared(self.ptr, participant, slot, gen)
 
-    # ---- calls of the C ring for Ring, leases and fills
+    # ---- calls of the C ring for Ring, leases and slot writers
 
-    cdef char *task_room(self, uint32_t slot, uint64_t nbytes) except NULL:
+    cdef char *task_memory(self, uint32_t slot, uint64_t nbytes) except NULL:
         """Return a free slot's task area, with `nbytes` of it committed."""
         cdef c.sr_alloc_error why
         memset(&why, 0, sizeof(why))
@@ -662,8 +662,8 @@ cdef class Segment:
         """Return the usable bytes of the payload: never more than are mapped, even if the shared word is wrong."""
         return min(c.sr_slot_committed(self.ptr, slot), self.capacity)
 
-    cdef const c.sr_result *result_of(self, uint32_t slot, uint32_t which) noexcept:
-        return c.sr_result_of(self.ptr, slot, which)
+    cdef const c.sr_result *result_of(self, uint32_t slot, uint32_t range_no) noexcept:
+        return c.sr_result_of(self.ptr, slot, range_no)
 
     cdef bint find_owned(self, uint32_t participant, uint32_t *slot) noexcept:
         return c.sr_find_owned(self.ptr, participant, slot) == 0
@@ -680,8 +680,8 @@ cdef class Segment:
         if rc == -EBUSY and self.over:
             rc = -ESHUTDOWN
         check(rc)
-        c.sr_record_take(self.ptr, slot, meter.wait_ns - meter.told_wait_ns, meter.taken_at, &stamps)
-        meter.told_wait_ns = meter.wait_ns
+        c.sr_record_take(self.ptr, slot, meter.wait_ns - meter.recorded_wait_ns, meter.taken_at, &stamps)
+        meter.recorded_wait_ns = meter.wait_ns
         meter.fetch_ns += stamps.fetch_ns
         meter.collate_ns += stamps.collate_ns
         meter.idle_ns += stamps.idle_ns
@@ -703,18 +703,18 @@ cdef class Segment:
             if self.over:
                 c.sr_release_free(self.ptr, c.SR_CONSUMER)
 
-    cdef void use(self, uint32_t slot) noexcept:
+    cdef void ref(self, uint32_t slot) noexcept:
         """Declare that there are arrays in a slot from now on: a forked child must get a copy of them."""
         c.sr_ref(self.ptr, slot)
 
-    cdef bint unuse(self, uint32_t slot) noexcept:
+    cdef bint unref(self, uint32_t slot) noexcept:
         """Declare that there are no arrays any more; return False if the slot must stay as it is.
 
         This is the case if a child has the arrays, and no copy of them.
         """
         return c.sr_unref(self.ptr, slot)
 
-    cdef bint stays(self, uint32_t slot) noexcept:
+    cdef bint pinned_after_fork(self, uint32_t slot) noexcept:
         return c.sr_pinned_after_fork(self.ptr, slot)
 
     cdef void unpin(self, uint32_t participant, uint32_t slot, uint64_t gen) noexcept:
@@ -722,14 +722,14 @@ cdef class Segment:
         if self.over:
             c.sr_release_free(self.ptr, c.SR_CONSUMER)
 
-    cdef int claim_task(self, uint32_t participant, double seconds, uint32_t *slot, uint32_t *which,
+    cdef int claim_task(self, uint32_t participant, double seconds, uint32_t *slot, uint32_t *range_no,
                         uint64_t *gen) except -1:
         """Wait for a task and claim it; return 0 when the time is up or the segment is closed."""
         cdef uint64_t deadline = deadline_in(seconds)
         cdef int rc
         while True:
             with nogil:
-                rc = c.sr_claim(self.ptr, participant, deadline, slot, which, gen)
+                rc = c.sr_claim(self.ptr, participant, deadline, slot, range_no, gen)
             if rc == 0:
                 return 1
             if rc == -ETIMEDOUT or rc == -ESHUTDOWN:
@@ -820,21 +820,21 @@ cdef class Segment:
     cdef int rewind(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1:
         return check(c.sr_rewind(self.ptr, participant, slot, gen))
 
-    cdef void note(self, uint32_t slot, uint64_t begun, uint64_t fetched, uint64_t skipped) noexcept:
+    cdef void record_times(self, uint32_t slot, uint64_t begun, uint64_t fetched, uint64_t skipped) noexcept:
         c.sr_add_times(self.ptr, slot, fetched - begun, c.sr_now() - fetched, skipped)
 
-    cdef void note_parts(self, uint32_t slot, const c.sr_parts *parts) noexcept:
+    cdef void record_parts(self, uint32_t slot, const c.sr_parts *parts) noexcept:
         c.sr_add_parts(self.ptr, slot, parts)
 
-    cdef void note_row(self, uint32_t participant, uint32_t slot, uint32_t row, uint64_t since) noexcept:
+    cdef void record_row(self, uint32_t participant, uint32_t slot, uint32_t row, uint64_t since) noexcept:
         c.sr_set_row(self.ptr, participant, slot, row, since)
 
-    def note_copy(self, uint32_t slot, double seconds):
+    def record_copy(self, uint32_t slot, double seconds):
         """Record how long the copy of a batch to a device took; this process has the slot."""
         self.made()
         c.sr_set_copy_time(self.ptr, slot, <uint64_t> (seconds * 1e9))
 
-    def note_loop(self, double wait, double step):
+    def record_loop(self, double wait, double step):
         """Record the seconds of a step of the loop, and how long it waited in the step for a batch from a thread."""
         self.made()
         c.sr_add_loop_step(self.ptr, <uint64_t> (wait * 1e9), <uint64_t> (step * 1e9))
@@ -849,9 +849,9 @@ cdef class Segment:
     cdef int park(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1:
         return check(c.sr_park(self.ptr, participant, slot, gen))
 
-    cdef int range_done(self, uint32_t participant, uint32_t slot, uint32_t which, uint64_t gen,
+    cdef int range_done(self, uint32_t participant, uint32_t slot, uint32_t range_no, uint64_t gen,
                         const c.sr_result *result) except -1:
-        return check(c.sr_range_done(self.ptr, participant, slot, which, gen, result))
+        return check(c.sr_range_done(self.ptr, participant, slot, range_no, gen, result))
 
     cdef int propose(self, uint32_t participant, uint32_t slot, uint64_t gen) except -1:
         """Return 0 if this participant decides on the rows' layout; else DIRECT or STAGED."""

@@ -16,29 +16,29 @@ cdef class Lease:
     cdef void release(self) noexcept
 
 
-cdef class Hold:
+cdef class SlotPin:
     cdef Segment ring
     cdef uint32_t participant, slot
     cdef uint64_t gen, fork_generation
     cdef bint published
 
 
-cdef class Room:
+cdef class WriteTarget:
     cdef char *payload
     cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL
     cdef uint64_t offset_of(self, const void *data, uint64_t nbytes) noexcept
 
 
-cdef class Fill(Room):
+cdef class SlotWriter(WriteTarget):
     cdef readonly Segment ring
     cdef readonly uint32_t participant, slot
     cdef uint32_t range
     cdef readonly uint64_t gen
     cdef uint64_t fork_generation, end, skipped
     cdef const sr_task *task
-    cdef Hold hold
+    cdef SlotPin pin
     cdef readonly bint done  # this worker is done with the slot
-    cdef Fill outer
+    cdef SlotWriter outer
     cdef object rows
     cdef sr_parts parts      # of the fetching time
     cdef uint64_t row_since  # when reading of the current sample began; 0: none is being read
@@ -54,13 +54,13 @@ cdef class Fill(Room):
     cdef void end_rows(self) noexcept
     cdef bint is_kept(self) noexcept
     cdef uint64_t limit(self) noexcept
-    cdef Hold holder(self)
-    cdef void note(self, uint64_t begun, uint64_t fetched) noexcept
+    cdef SlotPin slot_pin(self)
+    cdef void record_times(self, uint64_t begun, uint64_t fetched) noexcept
     cdef int publish(self, sr_result *result) except -1
-    cdef int give_back(self) except -1
+    cdef int release(self) except -1
     cdef int range_done(self, const sr_result *result) except -1
     cdef int settle(self, int layout, const sr_result *result) except -1
-    cdef const sr_result *result_of(self, uint32_t which) except NULL
+    cdef const sr_result *result_of(self, uint32_t range_no) except NULL
 
 
 cdef class Reading:
@@ -71,8 +71,8 @@ cdef class Reading:
 cdef Lease take(Segment ring, uint32_t participant, uint32_t slot)
 cdef int share(Lease lease) except -1
 cdef Lease take_shared(Segment ring, uint32_t participant, sr_shared *batch)
-cdef Fill make_fill(Segment ring, uint32_t participant, uint32_t slot, uint32_t which, uint64_t gen)
-cdef Fill current_fill()
+cdef SlotWriter make_writer(Segment ring, uint32_t participant, uint32_t slot, uint32_t range_no, uint64_t gen)
+cdef SlotWriter current_writer()
 cdef bint has_slow_samples() noexcept
 cdef int looked_up(bint hit) noexcept
 cdef object refuse_to_make(type kind, PyObject *arguments, PyObject *named)

@@ -1,4 +1,4 @@
-"""The two ways to own a slot: a consumer's lease, and a worker's slot writer (`Fill`)."""
+"""The two ways to own a slot: a consumer's lease, and a worker's slot writer (`SlotWriter`)."""
 
 import pickle
 
@@ -18,14 +18,14 @@ from slipring._core.ring._segment cimport (
 
 cdef extern from *:
     """
-    /* The fill that the calling thread works on, and slipring.empty() allocates from. Borrowed. */
-    static __thread PyObject *slipring_current_fill = NULL;
+    /* The slot writer that the calling thread works on, and slipring.empty() allocates from. Borrowed. */
+    static __thread PyObject *slipring_current_writer = NULL;
     /* Duration of a sample of the thread's last batch. Fast ones are timed by the coarse clock. */
     static __thread uint64_t slipring_sample_ns = UINT64_MAX;
     /* The sample that the calling thread reads for a batch that another thread makes. Borrowed. */
     static __thread PyObject *slipring_current_reading = NULL;
     """
-    PyObject *slipring_current_fill
+    PyObject *slipring_current_writer
     PyObject *slipring_current_reading
     uint64_t slipring_sample_ns
 
@@ -37,7 +37,7 @@ cdef uint64_t PRECISE_NS = 2000  # for faster samples, the precise clock would c
 READ, DECODE, RESIZE, USER = range(4)  # parts of fetching, for `spent`
 
 
-# ---- leases: the consumer's hold on a slot ----------------------------------------------------------------
+# ---- leases: batches that the consumer has -----------------------------------------------------------------
 
 
 @cython.final
@@ -95,29 +95,29 @@ cdef Lease take_shared(Segment ring, uint32_t participant, sr_shared *batch):
     return lease
 
 
-# ---- fills: a worker's hold on a slot ---------------------------------------------------------------------
+# ---- slot writers: a worker's claim of a slot ---------------------------------------------------------------
 
 
 @cython.final
 @cython.no_gc
-cdef class Hold:
+cdef class SlotPin:
     """The base object of arrays that worker code got inside a slot.
 
     If one of them outlives the publish, the slot does not circulate until the last is dropped.
     """
 
     def __dealloc__(self):
-        if self.fork_generation == forks() and self.ring.unuse(self.slot) and self.published:
+        if self.fork_generation == forks() and self.ring.unref(self.slot) and self.published:
             self.ring.unpin(self.participant, self.slot, self.gen)
 
 
-cdef Fill make_fill(Segment ring, uint32_t participant, uint32_t slot, uint32_t which, uint64_t gen):
-    cdef Fill fill = Fill.__new__(Fill)
-    fill.ring, fill.participant, fill.slot, fill.range, fill.gen = ring, participant, slot, which, gen
-    fill.fork_generation = forks()
-    fill.task = ring.task_of(slot)
-    fill.payload = ring.payload(slot)
-    return fill
+cdef SlotWriter make_writer(Segment ring, uint32_t participant, uint32_t slot, uint32_t range_no, uint64_t gen):
+    cdef SlotWriter writer = SlotWriter.__new__(SlotWriter)
+    writer.ring, writer.participant, writer.slot, writer.range, writer.gen = ring, participant, slot, range_no, gen
+    writer.fork_generation = forks()
+    writer.task = ring.task_of(slot)
+    writer.payload = ring.payload(slot)
+    return writer
 
 
 cdef object part_of(rows, uint32_t first, uint32_t end):
@@ -129,12 +129,12 @@ cdef object part_of(rows, uint32_t first, uint32_t end):
 
 
 @cython.auto_pickle(False)
-cdef class Room:
+cdef class WriteTarget:
     """Memory that a value is written to, piece by piece."""
 
     cdef char *alloc(self, uint64_t nbytes, uint64_t align) except NULL:
         """Return `nbytes` of it; they stay where they are until the next call."""
-        raise TypeError("a Room itself has no memory")
+        raise TypeError("a WriteTarget itself has no memory")
 
     cdef uint64_t offset_of(self, const void *data, uint64_t nbytes) noexcept:
         """Return the offset of `data` in it; UINT64_MAX if not all of `data` lies in it."""
@@ -142,19 +142,19 @@ cdef class Room:
 
 
 @cython.final
-cdef class Fill(Room):
+cdef class SlotWriter(WriteTarget):
     """A claimed slot, or a claimed range of its rows."""
 
     def __enter__(self):
-        global slipring_current_fill
-        # A dataset may iterate a loader without workers: then one fill is made inside another.
-        self.outer = current_fill()
-        slipring_current_fill = <PyObject *> self
+        global slipring_current_writer
+        # A dataset may iterate a loader without workers: then one writer is used inside another.
+        self.outer = current_writer()
+        slipring_current_writer = <PyObject *> self
         return self
 
     def __exit__(self, *exc):
-        global slipring_current_fill
-        slipring_current_fill = <PyObject *> self.outer if self.outer is not None else NULL
+        global slipring_current_writer
+        slipring_current_writer = <PyObject *> self.outer if self.outer is not None else NULL
         self.outer = None
 
     @property
@@ -213,10 +213,10 @@ cdef class Fill(Room):
     def n_ranges(self):
         return self.task.n_ranges
 
-    def rows_of(self, uint32_t which):
+    def rows_of(self, uint32_t range_no):
         """Return (first, end): the rows of a range."""
-        first = which * self.task.chunk
-        return first, min(first + self.task.chunk, self.task.rows)
+        first = range_no * self.task.range_rows
+        return first, min(first + self.task.range_rows, self.task.rows)
 
     def indices(self):
         """Return the indices of this slot or range: the sampler's own object, or a part of it."""
@@ -264,21 +264,21 @@ cdef class Fill(Room):
 
     cdef bint is_kept(self) noexcept:
         """Return whether any code has an array of this slot, or a view of one."""
-        cdef Hold hold = self.hold
-        return hold is not None and Py_REFCNT(hold) > 2  # one reference is this function's, one this fill's
+        cdef SlotPin pin = self.pin
+        return pin is not None and Py_REFCNT(pin) > 2  # one reference is this function's, one this writer's
 
     cdef uint64_t limit(self) noexcept:
         return self.ring.committed(self.slot)
 
-    cdef Hold holder(self):
-        cdef Hold hold = self.hold
-        if hold is None:
-            hold = Hold.__new__(Hold)
-            hold.ring, hold.participant, hold.slot, hold.gen = self.ring, self.participant, self.slot, self.gen
-            hold.fork_generation = forks()
-            self.ring.use(self.slot)
-            self.hold = hold
-        return hold
+    cdef SlotPin slot_pin(self):
+        cdef SlotPin pin = self.pin
+        if pin is None:
+            pin = SlotPin.__new__(SlotPin)
+            pin.ring, pin.participant, pin.slot, pin.gen = self.ring, self.participant, self.slot, self.gen
+            pin.fork_generation = forks()
+            self.ring.ref(self.slot)
+            self.pin = pin
+        return pin
 
     def rewind(self, bint hard=False):
         """Forget all allocations, to write an error in place of a batch.
@@ -287,27 +287,27 @@ cdef class Fill(Room):
         room for the error even if no memory is left.
         """
         self.check()
-        cdef Hold hold = self.hold
-        # Two references are this function's and this fill's own.
-        cdef bint kept = not hard and hold is not None and Py_REFCNT(hold) > 2
-        cdef uint32_t which
+        cdef SlotPin pin = self.pin
+        # Two references are this function's and this writer's own.
+        cdef bint kept = not hard and pin is not None and Py_REFCNT(pin) > 2
+        cdef uint32_t range_no
         cdef uint64_t limit = self.limit()
         if kept and self.range == SR_FINISH:
             # Another worker may have staged the memory of these arrays.
-            for which in range(self.task.n_ranges):
-                self.end = max(self.end, min(self.result_of(which).bytes, limit))
+            for range_no in range(self.task.n_ranges):
+                self.end = max(self.end, min(self.result_of(range_no).bytes, limit))
         self.ring.rewind(self.participant, self.slot, self.gen)
         if not kept:
             self.end = 0
         if self.end:
             self.ring.alloc(self.participant, self.slot, self.end, 1)
 
-    cdef void note(self, uint64_t begun, uint64_t fetched) noexcept:
+    cdef void record_times(self, uint64_t begun, uint64_t fetched) noexcept:
         """Add the times of fetching and collating, up to now, and the skipped samples to the slot's."""
         global slipring_sample_ns
         slipring_sample_ns = (fetched - begun) // max(<uint64_t> 1, <uint64_t> self.task.rows)
-        self.ring.note(self.slot, begun, fetched, self.skipped)
-        self.ring.note_parts(self.slot, &self.parts)
+        self.ring.record_times(self.slot, begun, fetched, self.skipped)
+        self.ring.record_parts(self.slot, &self.parts)
 
     cdef void begin_row(self, uint32_t row, object index) noexcept:
         """Record that reading the sample of a row (of the slot or the range) begins."""
@@ -315,11 +315,11 @@ cdef class Fill(Room):
         self.end_row(now)
         row = self.of_batch(row)
         self.row_since, self.row_index = now, self.shown_index(row, index)
-        self.ring.note_row(self.participant, self.slot, row, now)
+        self.ring.record_row(self.participant, self.slot, row, now)
 
     cdef uint32_t of_batch(self, uint32_t row) noexcept:
         """Return the row of the whole batch."""
-        return row + self.range * self.task.chunk if self.range < SR_MAX_RANGES else row
+        return row + self.range * self.task.range_rows if self.range < SR_MAX_RANGES else row
 
     cdef int64_t shown_index(self, uint32_t row, object index) noexcept:
         """Return an index as it is recorded; the row of the batch if it is not an int of 64 bits."""
@@ -341,28 +341,28 @@ cdef class Fill(Room):
             now = tick()
             self.end_row(now)
             self.row_since = 0
-            self.ring.note_row(self.participant, self.slot, SR_WHOLE, now)
+            self.ring.record_row(self.participant, self.slot, SR_WHOLE, now)
 
-    # ---- the end of a fill
+    # ---- the end of a writer
 
     cdef int publish(self, sr_result *result) except -1:
         self.check()
-        # All other references to the hold come from arrays that worker code keeps.
-        cdef Hold hold = self.hold
-        self.hold = None
-        cdef bint held = hold is not None and (Py_REFCNT(hold) > 1 or self.ring.stays(self.slot))
+        # All other references to the pin come from arrays that worker code keeps.
+        cdef SlotPin pin = self.pin
+        self.pin = None
+        cdef bint held = pin is not None and (Py_REFCNT(pin) > 1 or self.ring.pinned_after_fork(self.slot))
         result.flags = (result.flags & (SET_APART | WITH_STATE)) | (HELD if held else 0)
         self.ring.publish(self.participant, self.slot, self.gen, result, held)
         self.done = True
-        # Only now: this hold must not release a slot that was not published.
+        # Only now: this pin must not release a slot that was not published.
         if held:
-            hold.published = True
+            pin.published = True
         return 0
 
     def __dealloc__(self):
-        global slipring_current_fill
-        if slipring_current_fill == <PyObject *> self:  # its block was never left
-            slipring_current_fill = NULL
+        global slipring_current_writer
+        if slipring_current_writer == <PyObject *> self:  # its block was never left
+            slipring_current_writer = NULL
 
     def abort(self):
         """Give the slot back; nothing is published, and arrays in it must not be used any more."""
@@ -370,28 +370,28 @@ cdef class Fill(Room):
         self.ring.abort(self.participant, self.slot, self.gen)
         self.done = True
 
-    cdef int give_back(self) except -1:
+    cdef int release(self) except -1:
         """Release the slot as `abort` does, but arrays that code has kept stay valid as long as they live (queue mode).
 
         In a forked child it does nothing: the slot is its parent's.
         """
-        cdef Hold hold = self.hold
-        self.hold = None
+        cdef SlotPin pin = self.pin
+        self.pin = None
         if self.fork_generation != forks():
             return 0
-        if hold is None or (Py_REFCNT(hold) == 1 and not self.ring.stays(self.slot)):
+        if pin is None or (Py_REFCNT(pin) == 1 and not self.ring.pinned_after_fork(self.slot)):
             return self.ring.abort(self.participant, self.slot, self.gen)
         self.ring.park(self.participant, self.slot, self.gen)
-        hold.published = True
+        pin.published = True
         return 0
 
     # ---- cooperative slots
 
-    cdef const sr_result *result_of(self, uint32_t which) except NULL:
+    cdef const sr_result *result_of(self, uint32_t range_no) except NULL:
         """Return the staged result of a range; SR_WHOLE: the settled layout."""
-        if which != SR_WHOLE and which >= self.task.n_ranges:
-            raise IndexError(f"range {which} of {self.task.n_ranges}")
-        return self.ring.result_of(self.slot, which)
+        if range_no != SR_WHOLE and range_no >= self.task.n_ranges:
+            raise IndexError(f"range {range_no} of {self.task.n_ranges}")
+        return self.ring.result_of(self.slot, range_no)
 
     cdef int settle(self, int layout, const sr_result *result) except -1:
         self.check()
@@ -413,13 +413,13 @@ cdef class Fill(Room):
         return self.ring.propose(self.participant, self.slot, self.gen)
 
 
-cdef Fill current_fill():
-    """Return the `Fill` that this thread works on, or None. A forked child must not use its parent's."""
-    cdef Fill fill
-    if slipring_current_fill == NULL:
+cdef SlotWriter current_writer():
+    """Return the `SlotWriter` that this thread works on, or None. A forked child must not use its parent's."""
+    cdef SlotWriter writer
+    if slipring_current_writer == NULL:
         return None
-    fill = <Fill> slipring_current_fill
-    return fill if fill.fork_generation == forks() else None
+    writer = <SlotWriter> slipring_current_writer
+    return writer if writer.fork_generation == forks() else None
 
 
 cdef bint has_slow_samples() noexcept:
@@ -434,18 +434,18 @@ cdef uint64_t tick() noexcept:
 
 cdef sr_parts *current_parts() noexcept:
     """Return the record for the times of this thread's sample; NULL if it reads for no batch."""
-    cdef Fill fill = current_fill()
-    if fill is not None:
-        return &fill.parts
+    cdef SlotWriter writer = current_writer()
+    if writer is not None:
+        return &writer.parts
     return NULL if slipring_current_reading == NULL else &(<Reading> slipring_current_reading).parts
 
 
 def skip():
     """Count a sample that the dataset skips, for the batch that this thread makes; return False if it makes none."""
-    cdef Fill fill = current_fill()
+    cdef SlotWriter writer = current_writer()
     cdef Reading reading
-    if fill is not None:
-        fill.skipped += 1
+    if writer is not None:
+        writer.skipped += 1
         return True
     if slipring_current_reading == NULL:
         return False
@@ -480,10 +480,10 @@ cdef class Reading:
 
 def wait_for_row(uint32_t row, index):
     """Report to observers that this is the first sample of the batch which is still missing."""
-    cdef Fill fill = current_fill()
-    if fill is not None:
-        fill.row_since = 0  # the row's `Reading` measures the time
-        fill.begin_row(row, index)
+    cdef SlotWriter writer = current_writer()
+    if writer is not None:
+        writer.row_since = 0  # the row's `Reading` measures the time
+        writer.begin_row(row, index)
 
 
 def end_reading(list asked, list readings, uint64_t since):
@@ -492,7 +492,7 @@ def end_reading(list asked, list readings, uint64_t since):
     Stages that ran concurrently are recorded as their parts of that time. Return how many samples were skipped, if no
     batch is made in a slot.
     """
-    cdef Fill fill = current_fill()
+    cdef SlotWriter writer = current_writer()
     cdef Reading reading
     cdef uint64_t took, total = 0, skipped = 0
     cdef uint64_t spent[5]
@@ -502,43 +502,43 @@ def end_reading(list asked, list readings, uint64_t since):
     for row in range(<uint32_t> len(readings)):
         reading = readings[row]
         skipped += reading.skipped
-        if fill is None or reading.ended == 0:
+        if writer is None or reading.ended == 0:
             continue
         took = reading.ended - reading.begun
         total += took
-        if took > fill.parts.slowest_ns:
-            fill.parts.slowest_ns = took
-            fill.parts.slowest_index = fill.shown_index(fill.of_batch(row), asked[row])
+        if took > writer.parts.slowest_ns:
+            writer.parts.slowest_ns = took
+            writer.parts.slowest_index = writer.shown_index(writer.of_batch(row), asked[row])
         spent[0] += reading.parts.read_ns
         spent[1] += reading.parts.decode_ns
         spent[2] += reading.parts.resize_ns
         spent[3] += reading.parts.augment_ns
         spent[4] += reading.parts.user_ns
-        fill.parts.hits += reading.parts.hits
-        fill.parts.misses += reading.parts.misses
-    if fill is None:
+        writer.parts.hits += reading.parts.hits
+        writer.parts.misses += reading.parts.misses
+    if writer is None:
         return skipped
-    fill.skipped += skipped
+    writer.skipped += skipped
     part = min(1.0, <double> (clock() - since) / total) if total else 0.0
-    fill.parts.read_ns += <uint64_t> (part * spent[0])
-    fill.parts.decode_ns += <uint64_t> (part * spent[1])
-    fill.parts.resize_ns += <uint64_t> (part * spent[2])
-    fill.parts.augment_ns += <uint64_t> (part * spent[3])
-    fill.parts.user_ns += <uint64_t> (part * spent[4])
-    fill.row_since = 0
-    fill.ring.note_row(fill.participant, fill.slot, SR_WHOLE, clock())
+    writer.parts.read_ns += <uint64_t> (part * spent[0])
+    writer.parts.decode_ns += <uint64_t> (part * spent[1])
+    writer.parts.resize_ns += <uint64_t> (part * spent[2])
+    writer.parts.augment_ns += <uint64_t> (part * spent[3])
+    writer.parts.user_ns += <uint64_t> (part * spent[4])
+    writer.row_since = 0
+    writer.ring.record_row(writer.participant, writer.slot, SR_WHOLE, clock())
     return 0
 
 
 def at_row(uint32_t row, index):
     """Record the row that a dataset with batches of its own reads; `index` None: it has read all rows."""
-    cdef Fill fill = current_fill()
-    if fill is None:
+    cdef SlotWriter writer = current_writer()
+    if writer is None:
         return
     if index is None:
-        fill.end_rows()
+        writer.end_rows()
     else:
-        fill.begin_row(row, index)
+        writer.begin_row(row, index)
 
 
 cdef uint64_t part_clock(const sr_parts *parts) noexcept:
@@ -590,8 +590,8 @@ cdef int looked_up(bint hit) noexcept:
 
 
 def current():
-    """Return the `Fill` that this thread works on, or None."""
-    return current_fill()
+    """Return the `SlotWriter` that this thread works on, or None."""
+    return current_writer()
 
 
 # ---- no other code may construct them: without a slot, each method would need a check
@@ -602,5 +602,5 @@ cdef object refuse_to_make(type kind, PyObject *arguments, PyObject *named):
 
 
 (<PyTypeObject *> Lease).tp_new = <newfunc> refuse_to_make
-(<PyTypeObject *> Hold).tp_new = <newfunc> refuse_to_make
-(<PyTypeObject *> Fill).tp_new = <newfunc> refuse_to_make
+(<PyTypeObject *> SlotPin).tp_new = <newfunc> refuse_to_make
+(<PyTypeObject *> SlotWriter).tp_new = <newfunc> refuse_to_make

@@ -47,7 +47,7 @@ PARTICIPANT = np.dtype([
     ("started", "u8"), ("batches", "u8"), ("bytes", "u8"), ("fetch_ns", "u8"), ("collate_ns", "u8"), ("idle_ns", "u8"),
     ("at_since", "u8"), ("cpu_ns", "u8"), ("queued_ns", "u8"), ("reported_ns", "u8"), ("pid", "i4"), ("status", "u4"),
     ("waiting", "u4"), ("at_slot", "u4"), ("at_row", "u4"),
-    ("needs_memory_for", "u4"), ("retiring", "u4"), ("behind", "u4"),
+    ("needs_memory_for", "u4"), ("retiring", "u4"), ("lag", "u4"),
 ])
 assert RECORD.itemsize == w.SR_RECORD_WORDS * 8 and SLOT.itemsize == sizeof(w.sr_slot_view)
 assert PARTICIPANT.itemsize == sizeof(w.sr_participant_view)

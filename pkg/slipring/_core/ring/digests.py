@@ -18,15 +18,15 @@ _READ, _SPACED = 1 << 16, 1024  # of a user's sequence, whose elements may be sl
 def digest_of(indices):
     """Return a digest of indices: the same in any process, and for any container of the same numbers."""
     if callable(tell := getattr(indices, "fingerprint", None)):
-        if not isinstance(told := tell(), str):
-            raise TypeError(f"fingerprint() of the indices must return a str, not {shown(told)}")
-        return digest(f"fingerprint {told}".encode())
+        if not isinstance(given := tell(), str):
+            raise TypeError(f"fingerprint() of the indices must return a str, not {shown(given)}")
+        return digest(f"fingerprint {given}".encode())
     n = len(indices)
     if isinstance(indices, (list, tuple, range, np.ndarray, StringList)):
         return earlier_digest_of(indices, _plain)
     if n <= _READ:
-        return earlier_digest_of([indices[place] for place in range(n)], _plain)
-    spaced = [indices[place * (n - 1) // (_SPACED - 1)] for place in range(_SPACED)]
+        return earlier_digest_of([indices[i] for i in range(n)], _plain)
+    spaced = [indices[i * (n - 1) // (_SPACED - 1)] for i in range(_SPACED)]
     return digest(f"{earlier_digest_of(spaced, _plain)} of {n}".encode())
 
 

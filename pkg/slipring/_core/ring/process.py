@@ -131,14 +131,14 @@ def _groups(controller, pid):
         _, names, path = line.split(":", 2)
         own.update(dict.fromkeys(names.split(","), path))
     for line in read(who, "mountinfo").splitlines():
-        place, _, rest = line.partition(" - ")
+        mounted, _, rest = line.partition(" - ")
         kind, _, options = rest.partition(" ")
         v2 = kind == "cgroup2"
         of_v1 = kind == "cgroup" and controller in options.split()[-1].split(",")
         path = own.get("" if v2 else controller)
         if path is None or not (v2 or of_v1):
             continue
-        top, mount = place.split()[3:5]
+        top, mount = mounted.split()[3:5]
         # In a container the path may be the host's, while only the container's own group is mounted.
         if top != "/" and (path == top or path.startswith(f"{top}/")):
             path = path[len(top) :]

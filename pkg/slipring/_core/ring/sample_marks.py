@@ -49,9 +49,9 @@ _others = Meter()  # reads that serve no loader, such as those of a dataset's co
 
 def counts():
     """Return the object whose ``add_read`` counts the remote reads of the calling thread."""
-    fill = current()
-    if fill is not None:
-        return fill.ring
+    writer = current()
+    if writer is not None:
+        return writer.ring
     if _thread.counts is not None:
         return _thread.counts
     return _others if _process is None else _process

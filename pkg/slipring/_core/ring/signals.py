@@ -33,10 +33,10 @@ def no_interrupt(handled=False):
     came = []
     # Processes that start in the block inherit the mask. It is not enough: a native thread may receive the signal, and
     # then Python's handler runs in the main thread nevertheless.
-    deferred = handlers if threading.current_thread() is threading.main_thread() else {}
+    masked = handlers if threading.current_thread() is threading.main_thread() else {}
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
-        put_handlers(dict.fromkeys(deferred, lambda *what: came.append(what)))
+        put_handlers(dict.fromkeys(masked, lambda *what: came.append(what)))
         yield before
     finally:
-        hand_back(deferred, before, came)
+        hand_back(masked, before, came)

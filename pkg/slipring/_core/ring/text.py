@@ -283,11 +283,11 @@ def not_joined_within(timeout: float, joined: int, readers: int) -> TimeoutError
     )
 
 
-def no_slot_within(timeout: float, slots: int, behind: list[tuple[int, int, int, int]]) -> TimeoutError:
-    """Return the TimeoutError of a put; `behind` has (reader, pid, messages to get, messages kept)."""
+def no_slot_within(timeout: float, slots: int, lagging: list[tuple[int, int, int, int]]) -> TimeoutError:
+    """Return the TimeoutError of a put; `lagging` has (reader, pid, messages to get, messages kept)."""
     what = "; ".join(
         f"reader {reader} (pid {pid}) has {count(waiting, 'message', 'messages')} to get and keeps {kept}"
-        for reader, pid, waiting, kept in behind
+        for reader, pid, waiting, kept in lagging
     )
     return TimeoutError(
         f"no slot of {slots} became free within timeout={timeout} s: {what or 'readers have just released some'}; let "

@@ -38,13 +38,13 @@ class WorkerInfo:
     dataset: Any
 
 
-class _Place(threading.local):
+class _Thread(threading.local):
     info: WorkerInfo | None = None
 
 
-_thread = _Place()
+_thread = _Thread()
 _process: WorkerInfo | None = None
-_told_torch: WorkerInfo | None = None
+_torchs_info: WorkerInfo | None = None
 _OF_TORCH = "torch.utils.data._utils.worker"
 
 
@@ -81,13 +81,13 @@ def inform_torch() -> None:
     Libraries call it, and ``torch.initial_seed()``, in order to draw other numbers in each worker. torch has one info
     per process, so threads and ``num_workers=0`` have none.
     """
-    global _told_torch
-    if _told_torch is _process or _process is None:
+    global _torchs_info
+    if _torchs_info is _process or _process is None:
         return
     theirs: Any = sys.modules.get(_OF_TORCH)
     if hasattr(theirs, "WorkerInfo"):  # else it is being imported, or the program has no torch
         theirs._worker_info = theirs.WorkerInfo(**vars(_process))
-        _told_torch = _process
+        _torchs_info = _process
 
 
 def swap_thread_info(info: WorkerInfo | None) -> WorkerInfo | None:

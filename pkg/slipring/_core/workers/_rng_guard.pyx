@@ -14,20 +14,20 @@ from slipring._core.ring.worker_info import get_worker_info, swap_thread_info
 @cython.final
 @cython.auto_pickle(False)
 cdef class RngGuard:
-    """A context in which the caller's generators are put aside.
+    """A context after which the caller's generators are restored.
 
-    `owner` has the generators for the block: ``states``, the result of `save_globals` or None, and ``place``. Both are
-    updated at the end. If `owner` is None, the block sets its own generators.
+    `owner` has the generators for the block: ``states``, the result of `save_globals` or None, and ``rng_context``.
+    Both are updated at the end. If `owner` is None, the block sets its own generators.
     """
 
-    cdef object owner, saved, place
+    cdef object owner, saved, rng_context
 
     def __init__(self, owner=None):
         self.owner = owner
 
     def __enter__(self):
         self.saved = seeding.save_globals()
-        self.place = seeding.swap_place(seeding.NOWHERE if self.owner is None else self.owner.place)
+        self.rng_context = seeding.swap_context(seeding.NO_CONTEXT if self.owner is None else self.owner.rng_context)
         if self.owner is not None and self.owner.states is not None:
             try:
                 seeding.restore_globals(self.owner.states)
@@ -45,9 +45,9 @@ cdef class RngGuard:
 
     cdef object put_back(self, raised=None):
         """Restore the caller's generators; return the first exception that was raised meanwhile."""
-        place, raised = surely(seeding.swap_place, (self.place,), raised)
+        rng_context, raised = surely(seeding.swap_context, (self.rng_context,), raised)
         if self.owner is not None:
-            self.owner.place = place
+            self.owner.rng_context = rng_context
         return surely(seeding.restore_globals, (self.saved,), raised)[1]
 
 
@@ -58,18 +58,19 @@ cdef class AsWorker:
 
     Global generators stay the caller's.
 
-    ``owner.place`` is the context from which `slipring.rng` continues, and is updated at the end. `info` is the answer
-    unless the calling thread or process is already a worker.
+    ``owner.rng_context`` is the context from which `slipring.rng` continues, and is updated at the end. `info` is the
+    answer unless the calling thread or process is already a worker.
     """
 
-    cdef object owner, info, place
+    cdef object owner, info, rng_context
 
     def __init__(self, owner, info):
         self.owner, self.info = owner, info
 
     def __enter__(self):
         info = get_worker_info() or self.info
-        self.place = seeding.swap_place(self.owner.place)  # if a handler raises in it, nothing has been swapped
+        # If a handler raises in `swap_context`, nothing has been swapped.
+        self.rng_context = seeding.swap_context(self.owner.rng_context)
         self.info, raised = surely(swap_thread_info, (info,), None)
         if raised is not None:
             raise self.put_back(raised)
@@ -81,7 +82,7 @@ cdef class AsWorker:
 
     cdef object put_back(self, raised):
         self.info, raised = surely(swap_thread_info, (self.info,), raised)
-        self.owner.place, raised = surely(seeding.swap_place, (self.place,), raised)
+        self.owner.rng_context, raised = surely(seeding.swap_context, (self.rng_context,), raised)
         return raised
 
 

@@ -109,7 +109,7 @@ class _Outgoing:
         self.fds.append(fd)
         return len(self.fds) - 1
 
-    DupFd = staticmethod(lambda place: Arrived(place))
+    DupFd = staticmethod(lambda index: Arrived(index))
 
     @contextlib.contextmanager
     def sending(self):
@@ -124,12 +124,12 @@ class _Outgoing:
 class Arrived:
     """A descriptor of a message, for the code that unpickles it."""
 
-    def __init__(self, place):
-        self.place = place
+    def __init__(self, index):
+        self.index = index
 
     def detach(self):
         """Return the descriptor, which the caller then owns."""
-        fd, _arriving.fds[self.place] = _arriving.fds[self.place], -1
+        fd, _arriving.fds[self.index] = _arriving.fds[self.index], -1
         return fd
 
 

@@ -114,14 +114,14 @@ class Concurrency:
         If a result is a `RemoteError` that will be raised, do not wait for the reads after it: their entries are None.
         """
         found = [None] * len(asked)
-        with contextlib.closing(self.in_turn(read, asked, len(asked))) as results:
+        with contextlib.closing(self.in_order(read, asked, len(asked))) as results:
             for n, result in enumerate(results):
                 found[n] = result
                 if isinstance(result, RemoteError) and not result.missing:
                     break
         return found
 
-    def in_turn(self, read, asked, most=None):
+    def in_order(self, read, asked, most=None):
         """Yield the results in order, with None in place of each failed read.
 
         `most` reads are in flight; by default, as many as there are threads. None starts before the first result is
@@ -131,7 +131,7 @@ class Concurrency:
         try:
             while True:
                 for one in itertools.islice(asked, (most or self.most) - len(futures)):
-                    futures.append(threads.submit(_Sample(seeding.NOWHERE, None), read, one))
+                    futures.append(threads.submit(_Sample(seeding.NO_CONTEXT, None), read, one))
                 if not futures:
                     return
                 future = futures.popleft()
@@ -165,13 +165,13 @@ class Concurrency:
 
     def one(self, awaitable):
         """Return the result of an awaitable that makes a whole batch. It draws the batch's random numbers."""
-        sample = _Sample(seeding.swap_place(seeding.NOWHERE), _thread_info())
+        sample = _Sample(seeding.swap_context(seeding.NO_CONTEXT), _thread_info())
         future = self._part("loop").submit(sample, lambda: awaitable)
         try:
             return future.result()
         finally:
             future.cancel()
-            seeding.swap_place(sample.place)
+            seeding.swap_context(sample.context)
 
     def close(self):
         """End the threads and the loop. Do not wait long for a read that is still running."""
@@ -250,25 +250,25 @@ def _has_failed(future):
 class _Sample:
     """A context in which the calling thread reads one sample: random numbers, worker info and times."""
 
-    __slots__ = ("info", "place", "reading")
+    __slots__ = ("context", "info", "reading")
 
-    def __init__(self, place, info):
-        self.place, self.info, self.reading = place, info, Reading()
+    def __init__(self, context, info):
+        self.context, self.info, self.reading = context, info, Reading()
 
     def __enter__(self):
-        self.place = seeding.swap_place(self.place)
+        self.context = seeding.swap_context(self.context)
         self.info = swap_thread_info(self.info)
         self.reading.__enter__()
 
     def __exit__(self, *exc):
         self.reading.__exit__(*exc)
         self.info = swap_thread_info(self.info)
-        self.place = seeding.swap_place(self.place)
+        self.context = seeding.swap_context(self.context)
 
 
 def _samples(n):
     info = _thread_info()
-    return [_Sample(place, info) for place in seeding.sample_places(n)]
+    return [_Sample(context, info) for context in seeding.sample_contexts(n)]
 
 
 def _thread_info():

@@ -129,7 +129,7 @@ def state_of(pid):
         return "unknown"
 
 
-def left_behind(number, pid, seconds):
+def unkillable(number, pid, seconds):
     """Return a text that says that a worker could not be killed, and what happens to it."""
     return (
         f"worker {number} (pid {pid}) has not ended {seconds:g} s after SIGKILL (its state in /proc: "

@@ -5,6 +5,7 @@ import operator
 from functools import partial
 from types import MethodType
 
+from slipring._capabilities import lend_threads
 from slipring._core.codec._codec import empty
 from slipring._core.codec._collate import default_collate
 from slipring._core.codec._rows import DROP, LIST, NO_SAMPLES, NUMPY, RowWriter, draw, read_samples
@@ -20,7 +21,6 @@ from slipring._core.workers.stateful import (
     stateful_parts,
     states_of,
 )
-from slipring._offered import offered
 from slipring.errors import shown
 
 _log = logging.getLogger("slipring")
@@ -35,7 +35,7 @@ _ITERATED = {
 
 # Packages whose base classes of datasets have a __getitem__ that only raises.
 _WITH_BASES = "torch.", "paddle."
-_IN_PLACE_OF_ITEMS = "fetch_into", "spans"  # methods that a subclass with a __getitem__ of its own does not inherit
+_WHOLE_BATCHES = "fetch_into", "spans"  # methods that a subclass with a __getitem__ of its own does not inherit
 _OF_PYTHON_CODE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: not a generator, zip, a file
 
 
@@ -99,7 +99,7 @@ class Fetcher:
         """Return how samples become a batch; see `RowWriter`."""
         return NUMPY if self.collate_fn is None and not self.single else LIST
 
-    def writer(self, first, end, rules, share=None):
+    def row_writer(self, first, end, rules, share=None):
         """Return a `RowWriter` for the samples of rows ``first:end``."""
         return RowWriter(first, end, rules, share, self.options.skip_none)
 
@@ -132,13 +132,13 @@ class Fetcher:
 class MapFetcher(Fetcher):
     """A reader that reads samples by index.
 
-    If the job has a `Share`, each sample is read separately, with generators of its own. The dataset may then make
+    If the job has a `RankStride`, each sample is read separately, with generators of its own. The dataset may then make
     whole batches only if it asks `seeding.sample_seed` for each sample, and declares this with ``seeds_samples``.
     """
 
     def __init__(self, job, concurrency):
         super().__init__(job)
-        dataset, by_sample, collate_fn, single = job.dataset, job.share is not None, self.collate_fn, self.single
+        dataset, by_sample, collate_fn, single = job.dataset, job.rank_stride is not None, self.collate_fn, self.single
         self.dataset = BySample(dataset) if by_sample else dataset
         self.unseeded = dataset  # for concurrent reads, which cannot use the global generators
         self.concurrency = concurrency
@@ -146,8 +146,8 @@ class MapFetcher(Fetcher):
         self.getitems = None if one_by_one else getattr(dataset, "__getitems__", None)
         self.is_async = is_async(dataset)
         maker = batch_maker(dataset)
-        stock = collate_fn is None or is_own_collate(collate_fn, maker)
-        self.into = whole_batches(maker, by_sample) if stock and not single else None
+        is_default = collate_fn is None or is_own_collate(collate_fn, maker)
+        self.into = whole_batches(maker, by_sample) if is_default and not single else None
         if not single:
             self.into = self.into or gathered(maker, collate_fn)
             self.finish_batch = own_method(maker, "finish_batch")
@@ -160,12 +160,12 @@ class MapFetcher(Fetcher):
 
         ``__getitems__`` gets the same `indices` object.
         """
-        beside, row = self.concurrency, seeding.row()
+        concurrency, row = self.concurrency, seeding.row()
         if self.getitems is not None:
-            with offered(beside):
+            with lend_threads(concurrency):
                 samples = self.getitems(indices)
             if is_awaitable(samples):
-                samples = beside.one(samples)
+                samples = concurrency.one(samples)
             if not (type(samples) is list and samples and is_awaitable(samples[0])):
                 if self.collate_fn is None and type(samples) is not list:  # such as a tuple of a batch's parts
                     samples = one_each(self.dataset, indices, samples)
@@ -176,7 +176,7 @@ class MapFetcher(Fetcher):
             samples = self._read_each(indices, rows)
         if samples is not None:
             seeding.go_back(row)  # no sample has begun yet
-            beside.awaited(samples, indices, rows)
+            concurrency.awaited(samples, indices, rows)
 
     def _read_each(self, indices, rows):
         """Read sample by sample; return a list of awaitables if these are what the dataset returns."""
@@ -190,7 +190,7 @@ class MapFetcher(Fetcher):
 
     def whole(self, indices):
         """Return a batch that the dataset itself makes inside the slot."""
-        with offered(self.concurrency):
+        with lend_threads(self.concurrency):
             return self.into(listed(indices), empty)
 
 
@@ -234,7 +234,7 @@ def own_method(dataset, name):
     for kind in type(dataset).__mro__:
         if name in vars(kind):
             return getattr(dataset, name)
-        if name in _IN_PLACE_OF_ITEMS and "__getitem__" in vars(kind) and not kind.__module__.startswith(_WITH_BASES):
+        if name in _WHOLE_BATCHES and "__getitem__" in vars(kind) and not kind.__module__.startswith(_WITH_BASES):
             return None
     return None
 
@@ -293,65 +293,65 @@ def _why_by_sample(dataset, collate_fn):
     return reason if makes else None
 
 
-def delivered(place):
+def delivered(position):
     """Return how many batches of the pass a worker had delivered when the state was taken."""
-    return place["batches"] if place else 0
+    return position["batches"] if position else 0
 
 
-def load_dataset(dataset, place):
+def load_dataset(dataset, position):
     """Load the state of a Stateful dataset, if the worker's position has one."""
-    states = (place or {}).get("states") or {}
+    states = (position or {}).get("states") or {}
     if "dataset" in states and is_stateful(dataset):
         dataset.load_state_dict(states["dataset"])
 
 
-def load_stream(dataset, place):
+def load_stream(dataset, position):
     """Load the states of an iterable dataset and its iterator; return the iterator."""
-    load_dataset(dataset, place)
+    load_dataset(dataset, position)
     iterator = iter(dataset)
-    states = place["states"] or {}
+    states = position["states"] or {}
     if "iterator" in states and is_stateful(iterator):
         iterator.load_state_dict(states["iterator"])
     return iterator
 
 
-def load_ended(dataset, place, is_stream=True):
-    """Load what a dataset keeps from the epoch that ended at `place`."""
-    if not is_stream or hasattr(dataset, "check_place"):
-        load_dataset(dataset, place)  # its iterators do not depend on earlier passes
-    elif place["states"]:
-        load_stream(dataset, place)
+def load_ended(dataset, position, is_stream=True):
+    """Load what a dataset keeps from the epoch that ended at `position`."""
+    if not is_stream or hasattr(dataset, "check_position"):
+        load_dataset(dataset, position)  # its iterators do not depend on earlier passes
+    elif position["states"]:
+        load_stream(dataset, position)
 
 
-def was_last(place):
+def was_last(position):
     """Return whether no batch follows a worker's position in the same pass."""
-    return place is not None and not place.get("ended") and bool((place["states"] or {}).get("last"))
+    return position is not None and not position.get("ended") and bool((position["states"] or {}).get("last"))
 
 
-def open_stream(dataset, place):
+def open_stream(dataset, position):
     """Return (iterator, number of batches to skip) for an iterable dataset at a worker's position.
 
-    If `place` is None, the dataset is read from its beginning. Otherwise it is a dict. "batches" is how many batches
+    If `position` is None, the dataset is read from its beginning. Otherwise it is a dict. "batches" is how many batches
     have been read. "states" has the last states of "dataset" and "iterator", as far as they are Stateful, or is None.
     "since" is how many of those batches followed these states, 0 if it is missing. "ended": a pass ended there, and the
     next one begins.
     """
-    if place is None:
+    if position is None:
         return iter(dataset), 0
-    if place.get("ended"):
-        load_ended(dataset, place)
-        return iter(dataset), place["batches"]
-    return load_stream(dataset, place), 0 if place["states"] else place["batches"]
+    if position.get("ended"):
+        load_ended(dataset, position)
+        return iter(dataset), position["batches"]
+    return load_stream(dataset, position), 0 if position["states"] else position["batches"]
 
 
-def since(place):
+def since(position):
     """Return how many batches were read after the states of a worker's position."""
-    if place is None or place.get("ended") or not place["states"]:
+    if position is None or position.get("ended") or not position["states"]:
         return 0
-    return place.get("since", 0)
+    return position.get("since", 0)
 
 
-def shorter(had, found, of="the iterable dataset where it is read here"):
+def dataset_shrank(had, found, of="the iterable dataset where it is read here"):
     """Return the exception for a dataset that ends before the position that a state says was delivered."""
     return ValueError(
         f"the state says that {had} batches were delivered of {of}, which now ends after {found}: the "
@@ -368,7 +368,7 @@ def skip_batches(read, count):
     for done in range(count):
         batch, error = attempt(read)
         if batch is None and error is None:  # an error was raised then
-            raise shorter(count, done)
+            raise dataset_shrank(count, done)
 
 
 class IdentityDataset:
@@ -381,30 +381,30 @@ class IdentityDataset:
 class StreamFetcher(Fetcher):
     """A reader of the batches of one pass over an iterable dataset.
 
-    `place` is where to begin; see `open_stream`. `shared`: other workers iterate the same dataset object, so that only
+    `position` is where to begin; see `open_stream`. `shared`: other workers iterate the same dataset object, so only
     the iterator's state belongs to this worker, which has this `number`. An earlier iteration delivered `before`
     batches of this pass.
     """
 
-    def __init__(self, dataset, job, place=None, shared=False, number=0, before=0):
+    def __init__(self, dataset, job, position=None, shared=False, number=0, before=0):
         super().__init__(job)
         self.number, self.num_workers, self.before = number, job.num_workers, before
-        self.iterator, skip = open_stream(dataset, place)
+        self.iterator, skip = open_stream(dataset, position)
         self.rows = None
         self.parts = stateful_parts(None if shared else dataset, self.iterator)
         self.continues_after_errors = getattr(self.iterator, "continues_after_errors", False)
-        self.every = SnapshotInterval(self.options.snapshot_interval)
+        self.snapshots = SnapshotInterval(self.options.snapshot_interval)
         self.saved_state = None, None  # position, the states there as bytes
         self.batch_size, self.drop_last = self.options.batch_size or 1, self.options.drop_last
         # Batches read so far, with those whose reading failed. Negative: as many were read after the states of
-        # `place`, and must be read again first.
+        # `position`, and must be read again first.
         self.position = 0
-        self.ended = was_last(place)
-        # A dataset without a state is read again up to the place.
+        self.ended = was_last(position)
+        # A dataset without a state is read again up to the position.
         skip_batches(lambda: self.read(DROP) or None, skip)
-        self.position = -since(place)
+        self.position = -since(position)
         if before:
-            self.every.go_on(self._seq(0))
+            self.snapshots.go_on(self._seq(0))
 
     def _seq(self, position):
         """Return the sequence number of the batch before `position`, if all workers have delivered as many.
@@ -417,7 +417,7 @@ class StreamFetcher(Fetcher):
     def states(self, always=False, generators=None):
         """Return `pickled_states` after the batch that was read last; None if none is due, unless `always`."""
         if self.saved_state[0] != self.position:
-            due = self.every.due(self._seq(self.position)) or always
+            due = self.snapshots.due(self._seq(self.position)) or always
             # After a last batch that is not full, the dataset may be at its beginning again.
             states = pickled_states(self.parts, self.ended, generators) if due else None
             self.saved_state = self.position, states
@@ -436,7 +436,7 @@ class StreamFetcher(Fetcher):
         `rules` are the `RowWriter`'s.
         """
         want = self.batch_size
-        self.rows = self.writer(0, want, rules)
+        self.rows = self.row_writer(0, want, rules)
         self.position += 1
         if not self.ended:
             try:

@@ -31,7 +31,7 @@ class Heap:
         # Bytes of the largest recent batch: now, and when `kept` was set.
         self.largest = self.largest_then = 0
 
-    def note_batch(self, nbytes):
+    def record_batch(self, nbytes):
         """Record that a batch of `nbytes` was published and its samples were freed."""
         self.batches += 1
         self.largest = max(self.largest, nbytes)
@@ -62,8 +62,8 @@ def _faults():
 
 def glibc():
     """Return the C library if it is glibc, and the environment does not configure its allocator."""
-    told = any(name.startswith("MALLOC_") for name in os.environ)
-    if told or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
+    configured = any(name.startswith("MALLOC_") for name in os.environ)
+    if configured or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
         return None
     library = ctypes.CDLL(None)
     names = ("gnu_get_libc_version", "mallopt", "malloc_trim")

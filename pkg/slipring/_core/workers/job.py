@@ -16,10 +16,10 @@ class Job:
     options: Options  # as `Options.for_worker` returns them
     worker_class: type  # `Worker` or a frontend's own
     rank: int = 0
-    share: seeding.Share | None = None  # with rng="sample"; the iteration's epoch is then `Share.epoch`
+    rank_stride: seeding.RankStride | None = None  # with rng="sample"; the iteration's epoch is then `RankStride.epoch`
     epoch_seeds: bool = True  # random numbers depend on a task's epoch, too, not only on its seed
     tracked: bool = False  # the states of dataset and iterator travel with the batches
-    # Worker number -> the place from which it resumes; see `open_stream`. It holds in iteration `resume_iteration`
+    # Worker number -> the position from which it resumes; see `open_stream`. It holds in iteration `resume_iteration`
     # only: a later one may have the same seed.
     resume: dict | None = None
     resume_iteration: int = 1
@@ -54,7 +54,7 @@ class Job:
         """Return the same job for workers that begin in that iteration."""
         return self if self.resume is None else dataclasses.replace(self, resume_iteration=iteration)
 
-    def place_of(self, number, iteration):
+    def resume_position(self, number, iteration):
         """Return the position from which a worker resumes in an iteration; None: the beginning."""
         return None if self.resume is None or iteration != self.resume_iteration else self.resume.get(number)
 

@@ -36,7 +36,7 @@ class LocalWorker:
     """
 
     states = None  # the generators' states between two batches, if they continue from batch to batch
-    place = seeding.NOWHERE  # the context from which slipring.rng() continues
+    rng_context = seeding.NO_CONTEXT  # the context from which slipring.rng() continues
     stream = fetcher = None
     state = None  # the states after the batch that was made last, if they are sent with it
     has_begun = is_open = False
@@ -116,7 +116,7 @@ class LocalWorker:
         size = None if self.as_torch else self.options.workers.chunk_size
         self._seed(seq, 0)
         if size is None or size >= n:
-            rows = fetcher.writer(0, n, fetcher.rules())
+            rows = fetcher.row_writer(0, n, fetcher.rules())
             if fetcher.into is not None:
                 rows.take_batch(fetcher.whole(indices))
             else:
@@ -126,14 +126,14 @@ class LocalWorker:
         for first in range(0, n, size):  # the same random numbers as if workers made these ranges
             self._seed(seq, first)
             self.asked, self.first_row = indices[first : first + size], first
-            rows = fetcher.writer(first, first + len(self.asked), LIST)
+            rows = fetcher.row_writer(first, first + len(self.asked), LIST)
             fetcher.read(self.asked, rows)
             part = rows.read_back()
             ranges.check_count(len(part), len(self.asked), self.job.dataset)
             samples += part
         self.asked, self.first_row = indices, 0
         self._seed(seq, n)
-        rows = fetcher.writer(0, n, LIST)
+        rows = fetcher.row_writer(0, n, LIST)
         rows.take(samples)
         return rows
 

@@ -105,9 +105,9 @@ def _writable(maps, most):
     spans = []
     page = os.sysconf("SC_PAGESIZE")
     for line in maps.splitlines():
-        place, flags, _ = line.split(None, 2)
+        addresses, flags, _ = line.split(None, 2)
         if flags[1:2] == b"w" and flags[3:4] == b"p":
-            first, last = (int(address, 16) for address in place.split(b"-"))
+            first, last = (int(address, 16) for address in addresses.split(b"-"))
             if last - first <= most:  # a reserve of some runtime or sanitizer is nearly all holes
                 spans.append((first // page, last // page))
     return spans
@@ -175,7 +175,7 @@ class WorkerMemory:
         if self.owner.is_here:
             self.pools.remove(pool)
 
-    def _living(self):
+    def _worker_pids(self):
         return [(pool, *worker) for pool in list(self.pools) for worker in pool.pids()]
 
     def measure(self):
@@ -183,9 +183,9 @@ class WorkerMemory:
         begin = time.monotonic()
         if begin < self._next or not self.owner.is_here:
             return self.sizes
-        living = self._living()
-        if living:
-            self.sizes = tuple(private_bytes(pid) for _, _, pid, _ in living)
+        workers = self._worker_pids()
+        if workers:
+            self.sizes = tuple(private_bytes(pid) for _, _, pid, _ in workers)
             end = time.monotonic()
             self._next = end + SHARE * (end - begin)
         return self.sizes
@@ -202,31 +202,31 @@ class WorkerMemory:
         if room is None:
             return LOOK_S
         free, size, limit, file = room
-        living = self._living()
+        workers = self._worker_pids()
         self._mark = max(self._mark, free)
-        all_began = self._note_begin(living)
+        all_began = self._record_begin(workers)
         if free <= self._mark // 2:
             self._mark = free  # measure again only when half of this has been used
-            grown = self._grown(living)
+            grown = self._grown(workers)
             if sum(grown.values()) >= max(free, size // 16):
                 self.warned = True
                 self._warn(grown, ring.info["committed"], free, size, limit, file)
         return LOOK_S if all_began else LOOK_S / 10
 
-    def _note_begin(self, living):
+    def _record_begin(self, workers):
         """Record the size of new workers when they begin, 0 for forked ones; return whether all have begun."""
-        self._begun = {pid: self._begun[pid] for _, _, pid, _ in living if pid in self._begun}
-        for pool, _, pid, serving in living:
+        self._begun = {pid: self._begun[pid] for _, _, pid, _ in workers if pid in self._begun}
+        for pool, _, pid, serving in workers:
             if pid not in self._begun and pool.forks:
                 self._begun[pid] = 0
             elif pid not in self._begun and serving:  # it has imported and unpickled what it needs
                 self._begun[pid] = private_bytes(pid)
-        return len(self._begun) == len(living)
+        return len(self._begun) == len(workers)
 
-    def _grown(self, living):
+    def _grown(self, workers):
         """Return {worker: bytes by which it has grown}."""
         grown = {}
-        for _, number, pid, _ in living:
+        for _, number, pid, _ in workers:
             begun, now = self._begun.get(pid), private_bytes(pid)
             if begun is not None and now is not None:
                 grown[number] = grown.get(number, 0) + max(0, now - begun)

@@ -8,7 +8,7 @@ from slipring._core.ring.signals import no_interrupt
 from slipring._core.workers.deaths import likely, task_text
 from slipring._core.workers.pool_client import Link, address_of
 from slipring._core.workers.worker_main import rest_of
-from slipring._core.workers.worker_pool import GRACE_S, WorkerPool, processor_ns_of
+from slipring._core.workers.worker_pool import GRACE_S, WorkerPool, cpu_ns_of
 from slipring.errors import SlipringError, WorkerDied
 
 log = logging.getLogger("slipring")
@@ -106,9 +106,9 @@ class NodePool(WorkerPool):
         known = [(number, *self.ring.participant(number + 1)) for number in self.workers]
         return [(number, pid, status == SERVING) for number, pid, status in known if status]
 
-    def processor_ns(self):
+    def cpu_ns(self):
         """Return the CPU time that the workers have used plus the time that they waited for a CPU, in ns."""
-        return sum(processor_ns_of(pid) for _, pid, _ in self.pids())
+        return sum(cpu_ns_of(pid) for _, pid, _ in self.pids())
 
     def stop(self, overdue=False):
         """Let the workers leave the segment; see `WorkerPool.stop`.

@@ -71,7 +71,7 @@ class SharedPickle:
         return _load, (DupFd(self.file.descriptor.number()), self.pickle, self.table, given)
 
 
-def _load(file, place, table, given):
+def _load(file, span, table, given):
     """Return the object, in the process that has been started."""
     fd = file.detach()
     try:
@@ -82,7 +82,7 @@ def _load(file, place, table, given):
     buffers = (memory[first:end] for first, end in zip(parts, parts, strict=True))
     _arriving.given = given
     try:
-        return pickle.loads(memory[slice(*place)], buffers=buffers)
+        return pickle.loads(memory[slice(*span)], buffers=buffers)
     finally:
         del _arriving.given
 
@@ -109,7 +109,7 @@ class _File:
         self.unchecked = CHECKED
 
     def put(self, data):
-        """Write a memoryview of bytes; return (first, end) of its place."""
+        """Write a memoryview of bytes; return its span, (first, end)."""
         first = at = -(-self.end // ALIGNMENT) * ALIGNMENT
         while len(data):
             piece = data[:CHECKED]
@@ -148,7 +148,7 @@ class _Pickler(ForkingPickler):
         self.file = file
         self.buffers = array.array("Q")  # first, end, first, end, ...: in the pickle's order
         self.given = []
-        self.places = {}
+        self.spans = {}
         self.held = []  # keeps these buffers alive, so that no other buffer gets the same address
 
     def _keep_out(self, buffer):
@@ -157,10 +157,10 @@ class _Pickler(ForkingPickler):
         if data.nbytes < SMALL:
             return True
         key = np.frombuffer(data, np.uint8).__array_interface__["data"][0], data.nbytes
-        if key not in self.places:
-            self.places[key] = self.file.put(data)
+        if key not in self.spans:
+            self.spans[key] = self.file.put(data)
             self.held.append(data)
-        self.buffers.extend(self.places[key])
+        self.buffers.extend(self.spans[key])
         return False
 
     def reducer_override(self, value):

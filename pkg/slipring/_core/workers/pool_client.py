@@ -53,7 +53,7 @@ def address_of(name):
 def described(job):
     """Return what the loaders of a number must agree on: a dict of names and plain values."""
     dataset, *functions = parts_of(job)
-    dataset = dataset if job.share is None else dataset.dataset
+    dataset = dataset if job.rank_stride is None else dataset.dataset
     said = {}
     for name, part in zip(PARTS, (dataset, *functions), strict=True):
         said[name] = _kind(part)

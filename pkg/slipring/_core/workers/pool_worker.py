@@ -74,12 +74,12 @@ class PoolWorker:
             if found is not None:
                 self._work(*found)
 
-    def _work(self, ring, fill):
+    def _work(self, ring, writer):
         worker, work = self.tasks[ring]
         set_worker_info(worker.info, whole_process=True)
         count_process_in(ring)
-        work(fill)
-        self.heap.note_batch(fill.used)
+        work(writer)
+        self.heap.record_batch(writer.used)
 
     def _obey(self, waits):
         """Handle the messages of the pool's process; return whether to go on. `waits`: wait for the first one."""

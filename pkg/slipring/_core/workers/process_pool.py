@@ -30,10 +30,10 @@ from slipring._core.ring._fd import Descriptor, Poll
 from slipring._core.ring._ring import SERVING
 from slipring._core.ring._segment import forking_worker
 from slipring._core.ring.signals import no_collection, no_interrupt
-from slipring._core.workers.deaths import StartupWatchdog, left_behind, likely, manner, state_of, task_text
+from slipring._core.workers.deaths import StartupWatchdog, likely, manner, state_of, task_text, unkillable
 from slipring._core.workers.pickling import SharedPickle
 from slipring._core.workers.worker_main import PARTS, SentJob, parts_of, process_main
-from slipring._core.workers.worker_pool import GRACE_S, WorkerPool, is_busy, processor_ns_of
+from slipring._core.workers.worker_pool import GRACE_S, WorkerPool, cpu_ns_of, is_busy
 from slipring.errors import DescriptorClosed, SlipringError, WorkerDied, shown
 
 TERM_S = 2.0  # for a worker to end after SIGTERM, before it is killed
@@ -221,9 +221,9 @@ class ProcessPool(WorkerPool):
         if not left:
             self._start_one(number, mask, state_for)
 
-    def processor_ns(self):
+    def cpu_ns(self):
         """Return the CPU time that the workers have used plus the time that they waited for a CPU, in ns."""
-        return sum(processor_ns_of(pid) for _, pid, _ in self.pids())
+        return sum(cpu_ns_of(pid) for _, pid, _ in self.pids())
 
     def reap_retired(self):
         """See `WorkerPool`."""
@@ -311,7 +311,7 @@ class ProcessPool(WorkerPool):
             return
         self.stuck = True
         for number, process in list(self.processes.items()):
-            log.warning("%s", left_behind(number, process.pid, KILL_S))
+            log.warning("%s", unkillable(number, process.pid, KILL_S))
             with no_interrupt():
                 self._forget(number)
                 # Otherwise the interpreter's exit would wait for it.

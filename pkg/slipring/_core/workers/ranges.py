@@ -10,19 +10,19 @@ from slipring._core.workers import error_record
 
 def share_layout(encoder, rows):
     """Lay out the rows of the whole batch, or use the layout that another worker settled."""
-    fill = rows.fill
-    how = fill.propose_layout()
+    writer = rows.writer
+    how = writer.propose_layout()
     if how == DIRECT:
-        rows.adopt(*layout(fill))
+        rows.adopt(*layout(writer))
         return
     settled = how == STAGED
     in_place = False
     try:
-        if not settled and (laid_out := rows.reserve(fill.n_rows)) is not None:
-            settled = in_place = encoder.settle_direct(fill, *laid_out)
+        if not settled and (laid_out := rows.reserve(writer.n_rows)) is not None:
+            settled = in_place = encoder.settle_direct(writer, *laid_out)
     finally:
         if not settled:  # others wait for it
-            encoder.settle_staged(fill)
+            encoder.settle_staged(writer)
     if not in_place:
         rows.give_up()
 
@@ -46,59 +46,59 @@ def check_count(found, n, dataset):
         raise ValueError(f"{type(dataset).__name__}.__getitems__ returned {found} samples for {n} indices")
 
 
-def end_with_error(encoder, fill, described, allocation_error):
+def end_with_error(encoder, writer, described, allocation_error):
     """End a range with an exception's record; return whether this worker must now put the ranges together."""
     for value in (described, error_record.shortened(described)):
         with contextlib.suppress(*error_record.NO_MEMORY):
-            return encoder.stage(fill, [value], ERROR)
+            return encoder.stage(writer, [value], ERROR)
     # The other ranges have taken even the memory that an error can use elsewhere.
-    return range_lost(fill, *allocation_error)
+    return range_lost(writer, *allocation_error)
 
 
-def published_parts(fill):
+def range_results(writer):
     """Return the values that the ranges of a batch have staged, for `assembled`; None if the batch has been published.
 
     It is published if all its rows are in place, or if a range has failed.
     """
-    parts = []
+    results = []
     value = None
-    for which in range(fill.n_ranges):
-        if (allocation_error := lost(fill, which)) is not None:
-            del value, parts
-            fill.indices()
-            raise error_record.from_allocation_error(*allocation_error, fill.rows_of(which), fill.ring)
-        kind, value = view(fill, which)
+    for range_no in range(writer.n_ranges):
+        if (allocation_error := lost(writer, range_no)) is not None:
+            del value, results
+            writer.indices()
+            raise error_record.from_allocation_error(*allocation_error, writer.rows_of(range_no), writer.ring)
+        kind, value = view(writer, range_no)
         if kind == ERROR:
-            del value, parts
-            publish_range(fill, which)
+            del value, results
+            publish_range(writer, range_no)
             return None
-        parts.append(value)
-    if all(part is None for part in parts):
-        publish_range(fill)
+        results.append(value)
+    if all(result is None for result in results):
+        publish_range(writer)
         return None
-    fill.indices()  # from now on, messages refer to all rows
-    return parts
+    writer.indices()  # from now on, messages refer to all rows
+    return results
 
 
-def assembled(fill, parts, rules, skip_none):
+def assembled(writer, results, rules, skip_none):
     """Return a `RowWriter` with all samples of a batch: in their rows, or in a list if some ranges are staged."""
-    if not any(type(part) is list for part in parts):
-        return _in_place(fill, 0, fill.n_rows, parts, range(len(parts)), rules)
+    if not any(type(result) is list for result in results):
+        return _in_place(writer, 0, writer.n_rows, results, range(len(results)), rules)
     samples = []
-    for which, part in enumerate(parts):
-        if type(part) is not list:
-            part = _in_place(fill, *fill.rows_of(which), parts, [which], rules).read_back()
-        samples.extend(part)
+    for range_no, result in enumerate(results):
+        if type(result) is not list:
+            result = _in_place(writer, *writer.rows_of(range_no), results, [range_no], rules).read_back()
+        samples.extend(result)
     rows = RowWriter(0, len(samples), LIST, skip_none=skip_none)
     rows.take(samples)
     return rows
 
 
-def _in_place(fill, first, end, parts, which, rules):
+def _in_place(writer, first, end, results, numbers, rules):
     """Return a `RowWriter` with the rows of some ranges, and with the leaves that have no rows."""
     rows = RowWriter(first, end, rules, share_layout)
-    rows.adopt(*layout(fill))
-    for one in which:
-        start, stop = fill.rows_of(one)
-        rows.keep([] if parts[one] is None else parts[one]["kept"], stop - start)
+    rows.adopt(*layout(writer))
+    for range_no in numbers:
+        start, stop = writer.rows_of(range_no)
+        rows.keep([] if results[range_no] is None else results[range_no]["kept"], stop - start)
     return rows

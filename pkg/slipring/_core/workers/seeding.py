@@ -13,6 +13,7 @@ import pickle
 import random
 import sys
 import threading
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,17 +26,27 @@ MASK_63 = (1 << 63) - 1
 _SAMPLE = 0x53414D504C45  # keeps the samples' seeds apart from the batches'
 
 
-class _Place(threading.local):
-    seed = None
-    generator = None
-    batch = None  # the seed of the whole batch, of which this range is a part
-    row = 0  # of the batch: the row for which `sample_seed` returns the next seed
-    stream = None  # the seed of a pass over a stream, the same in all its workers
-    samples = None  # with rng="sample" the iteration's seed, and the distance between two samples of the batch
+class RngContext(NamedTuple):
+    """The random numbers of a worker's thread; the default is outside of batches."""
+
+    seed: int | None = None
+    generator: np.random.Generator | None = None
+    batch: int | None = None  # the seed of the whole batch, of which this range is a part
+    row: int = 0  # of the batch: the row for which `sample_seed` returns the next seed
+    stream: int | None = None  # the seed of a pass over a stream, the same in all its workers
+    # With rng="sample": the iteration's seed, and the distance between two samples of the batch.
+    samples: tuple[int, int] | None = None
 
 
-_thread = _Place()
-NOWHERE = (None, None, None, 0, None, None)  # the context outside of batches, for `swap_place`
+NO_CONTEXT = RngContext()
+
+
+class _Thread(threading.local):  # the fields of the thread's `RngContext`
+    seed = generator = batch = stream = samples = None
+    row = 0
+
+
+_thread = _Thread()
 
 
 def rng() -> np.random.Generator:
@@ -83,19 +94,19 @@ def sample_seed():
     They depend on the sample's row in the batch, and so not on the workers that make the batch. If there is no
     batch seed (streams, ``rng="worker"``), `rng` draws them.
     """
-    place = _thread
-    if place.samples is not None:
-        return mix(_next_sample(place), 1)
-    if place.batch is not None:
-        place.row += 1
-        return mix(place.batch, place.row)
-    return None if place.seed is None else int(rng().integers(1 << 64, dtype=np.uint64))
+    thread = _thread
+    if thread.samples is not None:
+        return mix(_next_sample(thread), 1)
+    if thread.batch is not None:
+        thread.row += 1
+        return mix(thread.batch, thread.row)
+    return None if thread.seed is None else int(rng().integers(1 << 64, dtype=np.uint64))
 
 
-def _next_sample(place):
+def _next_sample(thread):
     """Return the seed of the sample at the next position, and advance the position."""
-    seed, distance = place.samples
-    position, place.row = place.row, place.row + distance
+    seed, distance = thread.samples
+    position, thread.row = thread.row, thread.row + distance
     return mix(seed, position, _SAMPLE)
 
 
@@ -110,17 +121,17 @@ class BySample:
 
     def __getitem__(self, index):
         seed = _next_sample(_thread)
-        batch = swap_place((seed, None, seed, 0, None, None))
+        batch = swap_context(RngContext(seed, batch=seed))
         try:
             if self.seeds_globals:
                 seed_globals(seed)
             return self.dataset[index]
         finally:
-            swap_place(batch)
+            swap_context(batch)
 
 
 @dataclasses.dataclass(frozen=True)
-class Share:
+class RankStride:
     """A rank's share of the samples of a step: every `world_size`-th, from the `rank`-th on."""
 
     batch_size: int
@@ -135,7 +146,7 @@ class Share:
     def begin(self, seed, epoch, seq, row):
         """Seed samples by their positions, from `row` of the batch on; call it after `set_batch_seed`.
 
-        `seed` is the iteration's. `epoch` is the epoch word of `Share.epoch`.
+        `seed` is the iteration's. `epoch` is the epoch word of `RankStride.epoch`.
         """
         first = (epoch >> EPOCH_BITS) + seq * self.batch_size * self.world_size + self.rank
         _thread.row, _thread.samples = first + row * self.world_size, (seed, self.world_size)
@@ -151,43 +162,39 @@ def set_batch_seed(seed, batch=None, row=0, stream=None):
 
     `batch` is the seed of the whole batch, `row` the first row of the range. See `stream_seed` for `stream`.
     """
-    _thread.seed = seed
-    _thread.generator = None
-    _thread.batch = batch
-    _thread.row = row
-    _thread.stream = stream
-    _thread.samples = None
+    swap_context(RngContext(seed, None, batch, row, stream))
 
 
-def swap_place(place):
-    """Make `place`, the result of an earlier call, the calling thread's context; return the previous context.
+def swap_context(context):
+    """Make an `RngContext` that of the calling thread, and return the previous one.
 
     A loader that makes batches in the caller's own thread thus leaves no trace in it, neither for the caller nor for
     another such loader.
     """
     thread = _thread
-    before = thread.seed, thread.generator, thread.batch, thread.row, thread.stream, thread.samples
-    thread.seed, thread.generator, thread.batch, thread.row, thread.stream, thread.samples = place
+    # Nothing is called after the first assignment, so that no signal handler can raise between two of them.
+    before = RngContext(thread.seed, thread.generator, thread.batch, thread.row, thread.stream, thread.samples)
+    thread.seed, thread.generator, thread.batch, thread.row, thread.stream, thread.samples = context
     return before
 
 
-def sample_places(n):
-    """Return a context (see `swap_place`) for each of the next `n` samples, and skip these samples here.
+def sample_contexts(n):
+    """Return a context (see `swap_context`) for each of the next `n` samples, and skip these samples here.
 
     The contexts are for concurrent reads. `sample_seed` returns there what it would have returned here; `rng` restarts
     with each sample.
     """
-    place = _thread
-    if place.samples is not None:  # as `BySample`, except for the global generators
-        return [(seed, None, seed, 0, None, None) for seed in [_next_sample(place) for _ in range(n)]]
-    if place.seed is None:
-        return [(None, None, None, 0, place.stream, None)] * n
-    batch, first = place.batch, place.row
+    thread = _thread
+    if thread.samples is not None:  # as `BySample`, except for the global generators
+        return [RngContext(seed, batch=seed) for seed in [_next_sample(thread) for _ in range(n)]]
+    if thread.seed is None:
+        return [RngContext(stream=thread.stream)] * n
+    batch, first = thread.batch, thread.row
     if batch is None:
         batch, first = sample_seed(), 0
     else:
-        place.row += n
-    return [(mix(batch, row, 0), None, batch, row, place.stream, None) for row in range(first, first + n)]
+        thread.row += n
+    return [RngContext(mix(batch, row, 0), None, batch, row, thread.stream) for row in range(first, first + n)]
 
 
 def row():
@@ -218,8 +225,8 @@ def begin_rows(job, seed, word, seq, first_row, with_globals):
     set_batch_seed(rows, batch, first_row)
     if with_globals:
         seed_globals(rows)
-    if job.share is not None:
-        job.share.begin(seed, word, seq, first_row)
+    if job.rank_stride is not None:
+        job.rank_stride.begin(seed, word, seq, first_row)
 
 
 # ---- the process's global generators ----
@@ -249,8 +256,8 @@ def seed_for_sample(seed):
 
     The part then draws the same numbers, whichever rows the worker makes. Thread workers share the generators.
     """
-    place = _thread
-    if (place.batch is not None or place.samples is not None) and not runs_in_thread():
+    thread = _thread
+    if (thread.batch is not None or thread.samples is not None) and not runs_in_thread():
         seed_globals(seed)
 
 

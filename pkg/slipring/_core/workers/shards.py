@@ -27,7 +27,7 @@ class IterableSource:
 
     _keys: tuple[str, ...]  # of the states of its iterators
 
-    def check_place(self, state: Mapping[str, Any], since: int) -> None:
+    def check_position(self, state: Mapping[str, Any], since: int) -> None:
         """Raise ValueError if an iterator's state is not valid here; loaders call it when they load a state.
 
         `since` batches were delivered after the state.
@@ -60,12 +60,12 @@ class Sharded(IterableSource):
         self.shuffle, self.rank, self.world_size = bool(shuffle), rank, world_size
         self._division = [rank, world_size, shards]
 
-    def check_place(self, state: Mapping[str, Any], since: int) -> None:
+    def check_position(self, state: Mapping[str, Any], since: int) -> None:
         """Raise ValueError if an iterator's state is of another dataset or another order; loaders call it.
 
         `since` batches were delivered after the state.
         """
-        IterableSource.check_place(self, state, since)
+        IterableSource.check_position(self, state, since)
         _check_order(state, self.shuffle)
 
     def rest_of(self, states: Sequence[Sequence[Mapping[str, Any] | None]], num_workers: int) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ class ShardedPass:
     _seed: int
     _pieces: list[list[Any]]
     _redivided: bool
-    _place: tuple[int, int]  # finished pieces, and the next row or sample of the piece after them
+    _position: tuple[int, int]  # finished pieces, and the next row or sample of the piece after them
 
     def _begin(self, seed, pieces=None):
         stream = self._stream
@@ -124,11 +124,11 @@ class ShardedPass:
         if pieces is None:
             pieces = turns(seed, stream._division, stream.shuffle, self._worker, self._workers)
         self._pieces = pieces
-        self._place = 0, pieces[0][1] if pieces else 0
+        self._position = 0, pieces[0][1] if pieces else 0
 
     def _reached(self):
         """Return the position after the last delivered row or sample."""
-        return self._place
+        return self._position
 
     def last_read(self) -> list[int]:
         """Return [shard, sample, seed] of the sample that was read last: a piece that begins with it."""
@@ -157,7 +157,7 @@ class ShardedPass:
         _check_division(state, self.state_dict())
         self._begin(self._seed if state["seed"] is None else state["seed"], pieces=state.get("pieces"))
         if state["seed"] is not None:
-            self._place = state["shard"], state["sample"]
+            self._position = state["shard"], state["sample"]
 
 
 def here(passes):

@@ -8,7 +8,7 @@ from slipring._core.ring._ring import SERVING
 from slipring._core.ring.signals import no_interrupt
 from slipring._core.workers.deaths import task_text
 from slipring._core.workers.worker_main import run, stay_near
-from slipring._core.workers.worker_pool import GRACE_S, WorkerPool, is_busy, processor_ns_of
+from slipring._core.workers.worker_pool import GRACE_S, WorkerPool, cpu_ns_of, is_busy
 from slipring.errors import WorkerDied
 
 
@@ -51,9 +51,9 @@ class ThreadPool(WorkerPool):
         """Return an empty list: thread workers have no processes."""
         return []
 
-    def processor_ns(self):
+    def cpu_ns(self):
         """Return the CPU time that the workers have used plus the time that they waited for a CPU, in ns."""
-        return sum(processor_ns_of(thread.native_id, of_thread=True) for thread in list(self.workers.values()))
+        return sum(cpu_ns_of(thread.native_id, of_thread=True) for thread in list(self.workers.values()))
 
     def _ended(self, number, state_for):
         participant = number + 1

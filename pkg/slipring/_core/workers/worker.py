@@ -15,10 +15,10 @@ from slipring._core.workers.concurrency import Concurrency
 from slipring._core.workers.fetch import (
     MapFetcher,
     StreamFetcher,
+    dataset_shrank,
     delivered,
     load_dataset,
     load_stream,
-    shorter,
 )
 from slipring._core.workers.heap import Heap
 from slipring._core.workers.stateful import SnapshotInterval, StateError, pickled_states
@@ -51,7 +51,7 @@ class Worker:
     local_as_torch = False
     loaded = False  # the map dataset has loaded the state from which it resumes
     keeps_globals = True  # a state has the process's own generators too
-    turn = 0  # the batch of its stream that comes next, in this iteration
+    next_sequence = 0  # the batch of its stream that comes next, in this iteration
 
     @classmethod
     def check_start(cls, job):
@@ -91,7 +91,7 @@ class Worker:
             self._seed_process(base_seed)
         if self.options.worker_init_fn is not None:
             self.options.worker_init_fn(self.number)
-        if self.job.share is not None:
+        if self.job.rank_stride is not None:
             self.fetcher.dataset.seeds_globals = self.owns_process
         self.ring.serve(self.participant)
 
@@ -107,10 +107,10 @@ class Worker:
     def serve(self):
         """Work until the segment is closed."""
         heap = Heap() if self.owns_process else None
-        while (fill := self.ring.claim(self.participant, -1)) is not None:
-            self.work(fill)
+        while (writer := self.ring.claim(self.participant, -1)) is not None:
+            self.work(writer)
             if heap is not None:
-                heap.note_batch(fill.used)
+                heap.record_batch(writer.used)
 
     def close(self):
         """End the worker's own threads and its event loop."""
@@ -118,132 +118,132 @@ class Worker:
 
     # ---- one task
 
-    def work(self, fill):
+    def work(self, writer):
         """Do one claimed task and publish the result."""
-        with fill:
-            self._attempt(self._do, fill, now())
+        with writer:
+            self._attempt(self._do, writer, now())
 
-    def _do(self, fill, begun):
+    def _do(self, writer, begun):
         inform_torch()  # the dataset may have imported it meanwhile
-        self._enter_iteration(fill)
-        if fill.kind == TASK_NEXT:
-            self._stream(fill, begun)
-        elif fill.range == FINISH:
-            self._finish(fill, begun)
+        self._enter_iteration(writer)
+        if writer.kind == TASK_NEXT:
+            self._stream(writer, begun)
+        elif writer.range == FINISH:
+            self._finish(writer, begun)
         else:
-            self._map(fill, begun)
+            self._map(writer, begun)
 
-    def _attempt(self, make, fill, begun):
-        """Call ``make(fill, begun)``, and publish the exception that it raises."""
+    def _attempt(self, make, writer, begun):
+        """Call ``make(writer, begun)``, and publish the exception that it raises."""
         try:
-            make(fill, begun)
+            make(writer, begun)
         except Exception as error:
-            last = self._fail(fill, error)
+            last = self._fail(writer, error)
         except BaseException as error:
             if self.owns_process:
                 raise  # SystemExit ends it
-            last = self._fail(fill, error)
+            last = self._fail(writer, error)
         else:
             return
         if last:
-            self._attempt(self._finish, fill, now())
+            self._attempt(self._finish, writer, now())
 
     def forget_iteration(self):
         """Drop everything that belongs to the current iteration."""
         self.iteration = self.stream = None
-        self.turn = 0
-        self.every = SnapshotInterval(self.options.snapshot_interval)  # of a map dataset
+        self.next_sequence = 0
+        self.snapshots = SnapshotInterval(self.options.snapshot_interval)  # of a map dataset
 
-    def _enter_iteration(self, fill):
-        if fill.iteration == self.iteration:
+    def _enter_iteration(self, writer):
+        if writer.iteration == self.iteration:
             return
         self.forget_iteration()
-        self._introduce(fill.seed)
-        self.epoch = self.job.epoch_of(fill.epoch)
+        self._introduce(writer.seed)
+        self.epoch = self.job.epoch_of(writer.epoch)
         if self.job.seeds_once:
             # Once per worker and iteration.
-            seed = fill.seed + self.number
-            seeding.set_batch_seed(seed, stream=mix(fill.seed, self.epoch))
+            seed = writer.seed + self.number
+            seeding.set_batch_seed(seed, stream=mix(writer.seed, self.epoch))
             # With rng="worker" generators stay as worker_init_fn has left them.
             own = self.options.rng == "worker" and self.options.worker_init_fn is not None
             if self.owns_process and not own:
                 seeding.seed_globals(seed)
-        self._resume_dataset(fill)
-        self.iteration = fill.iteration
+        self._resume_dataset(writer)
+        self.iteration = writer.iteration
 
-    def _resume_dataset(self, fill):
+    def _resume_dataset(self, writer):
         """Load the state of a map dataset, in the first iteration that has a task for this worker."""
         job = self.job
         if self.loaded or job.is_stream or job.resume is None:
             return
         self.loaded = True
-        place = job.resume.get(self.number) or {}
-        load_dataset(job.dataset, place)
-        if delivered(place):
-            self.every.go_on(fill.seq - job.num_workers)
-        self._make_again(fill, place.get("again", ()))
+        position = job.resume.get(self.number) or {}
+        load_dataset(job.dataset, position)
+        if delivered(position):
+            self.snapshots.go_on(writer.seq - job.num_workers)
+        self._make_again(writer, position.get("again", ()))
 
-    def _make_again(self, fill, batches):
+    def _make_again(self, writer, batches):
         """Make again, and drop, the batches that a Stateful map dataset made after the states that it has loaded."""
         if not batches:
             return
-        fill.__exit__()  # the slot is for the batch that is due
+        writer.__exit__()  # the slot is for the batch that is due
         try:
             for seq, indices in batches:
                 with contextlib.suppress(Exception):  # it was raised when the batch was delivered
-                    self.fetcher.box(self._read(fill, seq, indices, 0, len(indices), None), indices)
+                    self.fetcher.box(self._read(writer, seq, indices, 0, len(indices), None), indices)
         finally:
-            fill.__enter__()
+            writer.__enter__()
 
-    def _seed(self, fill, seq, first_row):
-        seeding.begin_rows(self.job, fill.seed, fill.epoch, seq, first_row, self.owns_process)
+    def _seed(self, writer, seq, first_row):
+        seeding.begin_rows(self.job, writer.seed, writer.epoch, seq, first_row, self.owns_process)
 
-    def _map(self, fill, begun):
+    def _map(self, writer, begun):
         """Make a range of a batch's rows. A whole batch is the range from 0 to its length."""
-        indices, whole = fill.indices(), fill.range is None
-        first, end = (0, len(indices)) if whole else fill.rows_of(fill.range)
-        rows = self._read(fill, fill.seq, indices, first, end, None if whole else self.encoder)
+        indices, whole = writer.indices(), writer.range is None
+        first, end = (0, len(indices)) if whole else writer.rows_of(writer.range)
+        rows = self._read(writer, writer.seq, indices, first, end, None if whole else self.encoder)
         fetched = rows.fetched_at(begun)
         if whole:
             box = self.fetcher.box(rows, indices)
             del rows  # no other reference keeps samples when the batch is published
-            self._publish(fill, box, begun, fetched, self._state_of_dataset(fill))
+            self._publish(writer, box, begun, fetched, self._state_of_dataset(writer))
         else:
             finishes = self.fetcher.finish_batch is not None
             box = ranges.staged(rows, end - first, self.job.dataset, finishes)
             del rows  # its arrays lie in the slot, which others may publish from now on
             if box is None:
-                last = range_done(fill, begun, fetched)
+                last = range_done(writer, begun, fetched)
             else:
-                last = self.encoder.stage(fill, box, BATCH, begun, fetched)
+                last = self.encoder.stage(writer, box, BATCH, begun, fetched)
             if last:
-                self._finish(fill, now())
+                self._finish(writer, now())
 
-    def _read(self, fill, seq, indices, first, end, encoder):
+    def _read(self, writer, seq, indices, first, end, encoder):
         """Return a `RowWriter` with the samples of rows ``first:end``.
 
         `encoder` is None if this worker makes all rows of the batch.
         """
-        self._seed(fill, seq, first)
+        self._seed(writer, seq, first)
         fetcher = self.fetcher
         makes_whole = encoder is None and fetcher.into is not None
         share = encoder and partial(ranges.share_layout, encoder)
-        rows = fetcher.writer(first, end, LIST if makes_whole else self.rules(fetcher), share)
+        rows = fetcher.row_writer(first, end, LIST if makes_whole else self.rules(fetcher), share)
         if makes_whole:
             rows.take_batch(fetcher.whole(indices))
         else:
             fetcher.read(indices, rows)
         return rows
 
-    def _publish(self, fill, box, begun, fetched, state):
+    def _publish(self, writer, box, begun, fetched, state):
         kind = BATCH
         if box[0] is NO_SAMPLES:
             box, kind = [None], EMPTY
-        self.encoder.publish(fill, box, kind, begun, fetched, state=state)
+        self.encoder.publish(writer, box, kind, begun, fetched, state=state)
 
-    def _state_of_dataset(self, fill):
+    def _state_of_dataset(self, writer):
         """Return the state of a map dataset after this batch, as bytes; None if none is due."""
-        if not self.job.tracked or not self.every.due(fill.seq):
+        if not self.job.tracked or not self.snapshots.due(writer.seq):
             return None
         return pickled_states([("dataset", self.job.dataset)])
 
@@ -251,17 +251,17 @@ class Worker:
         """Return how samples become a batch; see `Fetcher.rules`."""
         return fetcher.rules()
 
-    def _stream(self, fill, begun):
-        self._turn_to(fill)
+    def _stream(self, writer, begun):
+        self._check_sequence(writer)
         if self.stream is None:
-            self.stream = self._begin_stream(fill)
-        # `behind` batches were read after the loaded states. A dead worker's replacement also reads again all that the
+            self.stream = self._begin_stream(writer)
+        # `missing` batches were read after the loaded states. A dead worker's replacement also reads again all that the
         # dead worker has published.
-        behind = -self.stream.position
-        while not self.stream.ended and self.stream.position < fill.sequence:
-            self._repeat(fill)
+        missing = -self.stream.position
+        while not self.stream.ended and self.stream.position < writer.sequence:
+            self._repeat(writer)
         if self.stream.position < 0:
-            raise shorter(behind, behind + self.stream.position)
+            raise dataset_shrank(missing, missing + self.stream.position)
         more = self.stream.read(self.rules(self.stream))
         rows, self.stream.rows = self.stream.rows, None
         fetched = rows.fetched_at(begun)
@@ -269,9 +269,9 @@ class Worker:
         del rows  # no other reference keeps samples when the batch is published
         state = self._state_of_stream(not more)
         if more:
-            self._publish(fill, box, begun, fetched, state)
+            self._publish(writer, box, begun, fetched, state)
         else:
-            self.encoder.publish(fill, box, END, state=state)
+            self.encoder.publish(writer, box, END, state=state)
 
     def _state_of_stream(self, always):
         """Return the state to send with a batch, an error or the stream's end: bytes, or None if none is due."""
@@ -282,96 +282,97 @@ class Worker:
     def _generators(self):
         return seeding.position(self.owns_process and self.keeps_globals)
 
-    def _turn_to(self, fill):
+    def _check_sequence(self, writer):
         """Raise an error if a batch would be skipped although no worker has died: it would be lost silently."""
-        heir = self.turn == 0 and self.inherited is not None
-        if fill.sequence > self.turn and not heir:
+        heir = self.next_sequence == 0 and self.inherited is not None
+        if writer.sequence > self.next_sequence and not heir:
             raise SlipringError(
-                f"worker {self.number} got the task for batch {fill.sequence} of its stream where batch "
-                f"{self.turn} comes next: a fault of slipring, please report it"
+                f"worker {self.number} got the task for batch {writer.sequence} of its stream where batch "
+                f"{self.next_sequence} comes next: a fault of slipring, please report it"
             )
-        self.turn = fill.sequence + 1
+        self.next_sequence = writer.sequence + 1
 
-    def _begin_stream(self, fill):
+    def _begin_stream(self, writer):
         (iteration, batches, state), self.inherited = self.inherited or (None, 0, None), None
         states = None if state is None else pickle.loads(state)
-        resumed = self.job.place_of(self.number, fill.iteration)
+        resumed = self.job.resume_position(self.number, writer.iteration)
         if states is None or isinstance(states, StateError):
             return self._open_stream(resumed, delivered(resumed))
-        place = {"batches": batches, "states": states}
-        if iteration != fill.iteration:  # the dataset is as an earlier iteration left it, if that one reached its end
-            return self._open_stream({**place, "batches": 0, "ended": True} if states.get("last") else None, 0)
+        position = {"batches": batches, "states": states}
+        if iteration != writer.iteration:  # the dataset is as an earlier iteration left it, if that one reached its end
+            return self._open_stream({**position, "batches": 0, "ended": True} if states.get("last") else None, 0)
         if states.get("last"):
-            load_stream(self.job.dataset, place)
+            load_stream(self.job.dataset, position)
             stream = _ended(self.job)
         else:
-            stream = self._open_stream(place, delivered(resumed))
+            stream = self._open_stream(position, delivered(resumed))
         stream.position = batches
         if "generators" in states:
             seeding.go_on(states["generators"])
         return stream
 
-    def _open_stream(self, place, before):
+    def _open_stream(self, position, before):
         """Return the fetcher of this iteration.
 
-        `place` is its position, None for the beginning; an earlier iteration delivered `before` batches of the pass.
+        `position` is where to begin; None: at the start. An earlier iteration delivered `before` batches of the pass.
         """
-        return StreamFetcher(self.job.dataset, self.job, place, not self.owns_process, self.number, before)
+        return StreamFetcher(self.job.dataset, self.job, position, not self.owns_process, self.number, before)
 
-    def _repeat(self, fill):
+    def _repeat(self, writer):
         """Read and drop a batch that was published, with its errors and the draws of collate_fn."""
         with contextlib.suppress(Exception):
             collates = self.options.collate_fn is not None
             if self.stream.read(LIST if collates else DROP) and collates:
                 self.stream.collate(self.stream.rows)
-        fill.rewind()
+        writer.rewind()
 
-    def _finish(self, fill, begun):
+    def _finish(self, writer, begun):
         """Put the ranges of a batch together: this worker made the last one."""
-        parts = ranges.published_parts(fill)
-        if parts is None:
+        results = ranges.range_results(writer)
+        if results is None:
             return
-        rows = ranges.assembled(fill, parts, self.rules(self.fetcher), self.options.skip_none)
-        del parts
-        self._seed(fill, fill.seq, fill.n_rows)
-        box = self.fetcher.box(rows, fill.asked_for)
+        rows = ranges.assembled(writer, results, self.rules(self.fetcher), self.options.skip_none)
+        del results
+        self._seed(writer, writer.seq, writer.n_rows)
+        box = self.fetcher.box(rows, writer.asked_for)
         in_place = rows.in_place
         del rows
         if not in_place:
-            fill.rewind()  # the batch overwrites the rows and the staged samples, unless it refers to them
-        self._publish(fill, box, begun, begun, self._state_of_dataset(fill))
+            writer.rewind()  # the batch overwrites the rows and the staged samples, unless it refers to them
+        self._publish(writer, box, begun, begun, self._state_of_dataset(writer))
 
     # ---- errors
 
-    def _culprit(self, fill, error):
+    def _culprit(self, writer, error):
         """Return index and row of the sample that raised an exception; (None, None) if it was no single sample."""
-        row, asked = take_position(error), fill.asked_for
+        row, asked = take_position(error), writer.asked_for
         if row is None or asked is None or row >= len(asked):
             return None, None
-        first = 0 if fill.range in (None, FINISH) else fill.rows_of(fill.range)[0]
+        first = 0 if writer.range in (None, FINISH) else writer.rows_of(writer.range)[0]
         return asked[row], first + row
 
-    def _describe(self, fill, error):
-        return error_record.record(error, self.number, fill.seq, fill.asked_for, culprit=self._culprit(fill, error))
+    def _describe(self, writer, error):
+        culprit = self._culprit(writer, error)
+        return error_record.record(error, self.number, writer.seq, writer.asked_for, culprit=culprit)
 
-    def _fail(self, fill, error):
+    def _fail(self, writer, error):
         """Publish an exception; return whether this worker must now put the ranges of the batch together."""
-        if fill.kind == TASK_NEXT and self.stream is None:
+        if writer.kind == TASK_NEXT and self.stream is None:
             self.stream = _ended(self.job)  # it could not begin
-        described, state = self._describe(fill, error), None
-        if fill.range not in (None, FINISH):
+        described, state = self._describe(writer, error), None
+        if writer.range not in (None, FINISH):
             allocation_error = error_record.allocation_error(error)
             del error
-            return ranges.end_with_error(self.encoder, fill, described, allocation_error)
-        if fill.kind == TASK_NEXT and self.stream.position > fill.sequence and self.stream.continues_after_errors:
+            return ranges.end_with_error(self.encoder, writer, described, allocation_error)
+        if writer.kind == TASK_NEXT and self.stream.position > writer.sequence and self.stream.continues_after_errors:
             # Repeating and dropping the read would lose rows if it succeeds: a server may have failed.
             state = self._state_of_stream(True)
-        fill.rewind()
+        writer.rewind()
         try:
-            self.encoder.publish(fill, [described], ERROR, state=state)
+            self.encoder.publish(writer, [described], ERROR, state=state)
         except error_record.NO_MEMORY:
-            fill.rewind(hard=True)
-            self.encoder.publish(fill, [error_record.shortened(described)], ERROR, state=state)
+            writer.rewind(hard=True)
+            self.encoder.publish(writer, [error_record.shortened(described)], ERROR, state=state)
         return False
 
 

@@ -142,18 +142,18 @@ def stay_near(job, number):
 def serve_failure(worker, error):
     """Answer every task (of a stream: the first) with the exception that `worker_init_fn` raised."""
     worker.ring.serve(worker.participant)
-    while (fill := worker.ring.claim(worker.participant, -1)) is not None:
-        answer_with_failure(worker, error, fill)
+    while (writer := worker.ring.claim(worker.participant, -1)) is not None:
+        answer_with_failure(worker, error, writer)
 
 
-def answer_with_failure(worker, error, fill):
+def answer_with_failure(worker, error, writer):
     """Answer a claimed task with the exception that `worker_init_fn` raised; see `serve_failure`."""
-    if fill.kind == TASK_NEXT and fill.sequence > 0:
-        worker.encoder.publish(fill, [None], END)
+    if writer.kind == TASK_NEXT and writer.sequence > 0:
+        worker.encoder.publish(writer, [None], END)
         return
-    described = error_record.record(error, worker.number, fill.seq, None)
-    if fill.range in (None, FINISH) or worker.encoder.stage(fill, [described], ERROR):
-        worker.encoder.publish(fill, [described], ERROR)
+    described = error_record.record(error, worker.number, writer.seq, None)
+    if writer.range in (None, FINISH) or worker.encoder.stage(writer, [described], ERROR):
+        worker.encoder.publish(writer, [described], ERROR)
 
 
 def one_thread():

@@ -123,15 +123,15 @@ def is_busy(ring, number):
     return ring.participant(number + 1)[1] != SERVING or bool(ring.in_flight(number + 1))
 
 
-def processor_ns_of(number, of_thread=False):
+def cpu_ns_of(number, of_thread=False):
     """Return the CPU time of a process or thread plus the time that it waited for a CPU, in ns; 0 if it has ended.
 
     Any process's clock can be read by its pid: how the clock id is made of the pid is part of the kernel's interface.
     """
-    place = f"/proc/self/task/{number}" if of_thread else f"/proc/{number}"
+    directory = f"/proc/self/task/{number}" if of_thread else f"/proc/{number}"
     try:
         used = time.clock_gettime_ns(~number << 3 | (6 if of_thread else 2))
-        with open(f"{place}/schedstat") as file:
+        with open(f"{directory}/schedstat") as file:
             return used + int(file.read().split()[1])
     except FileNotFoundError:  # a kernel that keeps no such figures
         return used

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from slipring._capabilities import read_ahead
 from slipring._core.codec.samples import one_each
 from slipring._core.options.checks import integer, one_of
 from slipring._core.ring import sample_marks
@@ -20,7 +21,6 @@ from slipring._core.ring._ring import mix
 from slipring._core.ring._slot import READ, at_row, part_begun, spent
 from slipring._core.ring.sample_marks import failed_among, failed_at
 from slipring._core.workers import seeding
-from slipring._offered import read_ahead
 from slipring.cache.cache import as_cache
 from slipring.cache.dataset import bind
 from slipring.errors import ImageError, RemoteError

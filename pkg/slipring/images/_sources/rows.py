@@ -6,10 +6,10 @@ import itertools
 import os
 from typing import TYPE_CHECKING, Any
 
+from slipring._capabilities import read_ahead
 from slipring._core.codec.samples import one_each
 from slipring._core.options.checks import map_dataset
 from slipring._files.storage import Storage, linked, locate
-from slipring._offered import read_ahead
 from slipring.cache.dataset import known_fingerprint
 from slipring.errors import ImageError, shown
 from slipring.images._sources.dataset import ImageDataset, suggests_options

@@ -143,7 +143,7 @@ class TarPass(ShardedPass):
 
     def __next__(self) -> tuple[Any, Any]:
         while True:
-            at, sample = self._place
+            at, sample = self._position
             if self._samples is None:
                 if at >= len(self._pieces):
                     raise StopIteration
@@ -160,20 +160,20 @@ class TarPass(ShardedPass):
             try:
                 made = self._samples.try_sample(number, mix(self._of_shard, number))
             except ImageError:
-                self._place = at, sample + 1  # the next call gets the next sample
+                self._position = at, sample + 1  # the next call gets the next sample
                 raise
             except RemoteError as error:
                 if error.missing and not from_handler(error):
                     self._pass_on()  # the shard was deleted: the next call begins the next one
                 raise
-            self._place = at, sample + 1
+            self._position = at, sample + 1
             if made is not None:
                 return made
 
     def _pass_on(self):
         """Move to the next piece."""
-        at = self._place[0] + 1
-        self._place = at, self._pieces[at][1] if at < len(self._pieces) else 0
+        at = self._position[0] + 1
+        self._position = at, self._pieces[at][1] if at < len(self._pieces) else 0
         self._samples = None
 
     def _open(self, number, _, seed):

@@ -109,11 +109,11 @@ class UserStep(Transform):
     def run(self, image: NDArray[np.uint8], seed: int) -> Any:
         """Return the function's result for a sample's image."""
         seeding.seed_for_sample(seed)
-        batch = seeding.swap_place((seed, None, seed, 0, None, None))
+        batch = seeding.swap_context(seeding.RngContext(seed, batch=seed))
         try:
             return self._result(image, seed)
         finally:
-            seeding.swap_place(batch)
+            seeding.swap_context(batch)
 
     def _result(self, image: NDArray[np.uint8], seed: int) -> Any:
         if not self._by_name:

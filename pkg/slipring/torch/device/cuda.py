@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from slipring.errors import shown, told
+from slipring.errors import message_of, shown
 from slipring.options import Device
 
 _idle = collections.defaultdict(list)  # device -> streams that are not in use
@@ -218,7 +218,7 @@ def checked(name, value):
         device = torch.device(value)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{name}={shown(value)} is no device: {told(error)}") from error
+        raise kind(f"{name}={shown(value)} is no device: {message_of(error)}") from error
     if device.type in KINDS:
         return device
     here, count = accelerator(), torch.accelerator.device_count()
@@ -251,10 +251,10 @@ def checked_device(given):
     wanted = given if isinstance(given, Device) else Device(given)
     if wanted.memory_format is not None and not isinstance(wanted.memory_format, torch.memory_format):
         raise TypeError(f"memory_format must be a torch.memory_format or None, not {shown(wanted.memory_format)}")
-    place = wanted.device
-    if isinstance(place, Sequence) and not isinstance(place, str):
-        return dataclasses.replace(wanted, device=_checked_all(place))
-    return dataclasses.replace(wanted, device=checked("device", place))
+    device = wanted.device
+    if isinstance(device, Sequence) and not isinstance(device, str):
+        return dataclasses.replace(wanted, device=_checked_all(device))
+    return dataclasses.replace(wanted, device=checked("device", device))
 
 
 def _checked_all(devices):

@@ -20,59 +20,59 @@ _RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 
 
 class Moved:
-    """A batch that is on its device, `place`, when `event` has completed; None: it is there already."""
+    """A batch that is on `device` when `event` has completed; None: it is there already."""
 
-    __slots__ = ("event", "place", "tensors", "value")
+    __slots__ = ("device", "event", "tensors", "value")
 
-    def __init__(self, value, place, tensors=(), event=None):
+    def __init__(self, value, device, tensors=(), event=None):
         # tensors: those in `value` that the copying stream has allocated
-        self.value, self.place, self.tensors, self.event = value, place, tensors, event
+        self.value, self.device, self.tensors, self.event = value, device, tensors, event
 
 
 class Mover:
-    """Copy batches to `places`, which are objects of `slipring.torch.device.cuda`.
+    """Copy batches to `devices`, which are objects of `slipring.torch.device.cuda`.
 
     `memory_format` applies to leaves with the number of dimensions for it. `transform` receives the batch on the
     device. With `non_blocking`, a batch is delivered when the caller's stream is ordered after the copy, else when the
     copy is done. `count` is a `Counters`.
     """
 
-    def __init__(self, places, memory_format, transform, non_blocking, count):
+    def __init__(self, devices, memory_format, transform, non_blocking, count):
         # pins: the RegisteredSlots of the segment that has the batches; None: another memory has them
-        self.places, self.count, self.pins = places, count, None
+        self.devices, self.count, self.pins = devices, count, None
         # The device that registers memory; None if all are the CPU.
-        self.host = next((place for place in places if place.copies), None)
-        self.n_copying = sum(place.copies for place in places)
+        self.host = next((device for device in devices if device.copies), None)
+        self.n_copying = sum(device.copies for device in devices)
         self.memory_format, self.transform, self.non_blocking = memory_format, transform, non_blocking
-        self.handed = {place: collections.deque() for place in places}  # events of the callers' streams
-        self.streams = [self._stream(place) if place.copies else None for place in places]
+        self.handed = {device: collections.deque() for device in devices}  # events of the callers' streams
+        self.streams = [self._stream(device) if device.copies else None for device in devices]
         self.follow_caller()
 
-    def _stream(self, place):
+    def _stream(self, device):
         """Take a stream for the lifetime of this object; a thread that refers to the object extends it."""
-        stream = place.take_stream()
-        weakref.finalize(self, place.give_stream, stream).atexit = False
+        stream = device.take_stream()
+        weakref.finalize(self, device.give_stream, stream).atexit = False
         return stream
 
     def follow_caller(self):
         """Order later copies after the work that is now queued on the caller's streams."""
-        for place, stream in zip(self.places, self.streams, strict=True):
+        for device, stream in zip(self.devices, self.streams, strict=True):
             if stream is not None:
-                stream.wait_stream(place.current_stream())
+                stream.wait_stream(device.current_stream())
 
     def copy_to_device(self, number, value, slot):
-        """Return a batch as `Moved` to the place with that number; `slot` has the batch, or is -1."""
-        place, stream = self.places[number], self.streams[number]
-        if not place.copies:
+        """Return a batch as `Moved` to the device with that number; `slot` has the batch, or is -1."""
+        device, stream = self.devices[number], self.streams[number]
+        if not device.copies:
             if self.pins is not None and slot in self.pins.registered:
                 value = each_leaf(value, _copied)
             value = each_leaf(value, self._in_format) if self.memory_format in _RANKS else value
-            return Moved(value if self.transform is None else self.transform(value), place)
+            return Moved(value if self.transform is None else self.transform(value), device)
         pinned = self.pins.cover(slot) if slot >= 0 else range(0)
-        event, staged = place.new_event(), []
+        event, staged = device.new_event(), []
         try:
-            with place.on(stream):
-                moved = each_leaf(value, lambda leaf: self._moved(leaf, place, stream, pinned, staged))
+            with device.on(stream):
+                moved = each_leaf(value, lambda leaf: self._moved(leaf, device, stream, pinned, staged))
                 if self.transform is not None:
                     moved = self.transform(moved)
         finally:  # also after an exception, when copies may be in flight
@@ -81,20 +81,20 @@ class Mover:
                 self.pins.hold(event, value)
         self.count.moved_batches += 1
         self.count.staged_batches += bool(staged)
-        tensors = [tensor for tensor in tensors_in(moved) if place.owns(tensor)]
-        return Moved(moved, place, tensors, event)
+        tensors = [tensor for tensor in tensors_in(moved) if device.owns(tensor)]
+        return Moved(moved, device, tensors, event)
 
-    def _moved(self, leaf, place, stream, pinned, staged):
+    def _moved(self, leaf, device, stream, pinned, staged):
         if not isinstance(leaf, torch.Tensor):
             leaf = _copied(leaf)
-            return leaf.to(place.device) if has_to(leaf) else leaf
+            return leaf.to(device.device) if has_to(leaf) else leaf
         host = leaf.detach()
-        if place.owns(host):
-            place.mark_use(host, stream)  # a dataset in this process has made it on the device
+        if device.owns(host):
+            device.mark_use(host, stream)  # a dataset in this process has made it on the device
         if _is_strided(host) and host.nbytes and host.data_ptr() not in pinned:
-            host = place.stage(host)
+            host = device.stage(host)
             staged.append(True)
-        moved = self._in_format(place.copy(host))
+        moved = self._in_format(device.copy(host))
         return moved.requires_grad_() if leaf.requires_grad else moved
 
     def _in_format(self, leaf):
@@ -106,18 +106,18 @@ class Mover:
         """Return a batch, ordered for the caller's current stream."""
         if moved.event is None:
             return moved.value
-        current = moved.place.current_stream()
+        current = moved.device.current_stream()
         current.wait_event(moved.event)
         for tensor in moved.tensors:
-            moved.place.mark_use(tensor, current)
+            moved.device.mark_use(tensor, current)
         if not self.non_blocking:
             moved.event.synchronize()
-        self._hold_back(moved.place, current)
+        self._hold_back(moved.device, current)
         return moved.value
 
-    def _hold_back(self, place, current):
+    def _hold_back(self, device, current):
         """Wait until the caller's stream has finished with all but the last `LAG` batches."""
-        event, handed = place.new_event(), self.handed[place]
+        event, handed = device.new_event(), self.handed[device]
         event.record(current)
         handed.append(event)
         if len(handed) > LAG:
@@ -187,7 +187,7 @@ def _filled(like, made):
     return type(like)(made)
 
 
-_NO_PLACE = (str, bytes, int, float, type(None), type, np.ndarray, types.ModuleType, types.FunctionType)
+_NO_DEVICE = (str, bytes, int, float, type(None), type, np.ndarray, types.ModuleType, types.FunctionType)
 
 
 def tensors_in(value):
@@ -195,7 +195,7 @@ def tensors_in(value):
     found, seen, todo = [], set(), [value]
     while todo:
         item = todo.pop()
-        if id(item) in seen or isinstance(item, _NO_PLACE):
+        if id(item) in seen or isinstance(item, _NO_DEVICE):
             continue
         seen.add(id(item))
         if isinstance(item, torch.Tensor):

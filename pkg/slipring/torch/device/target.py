@@ -25,7 +25,7 @@ class DeviceMethods:
         return self.device if self.device is None or isinstance(self.device, Device) else Device(self.device)
 
     @property
-    def _places(self):
+    def _devices(self):
         """list: the devices of `_target`; empty if it is None."""
         target = self._target
         if target is None:
@@ -35,7 +35,7 @@ class DeviceMethods:
     def _addresses(self):
         """Return the PCI address of each device of `_target`; None for one that has none."""
         _device.checked_device(self.device)
-        return [_device.open_device(torch.device(place)).pci_address for place in self._places]
+        return [_device.open_device(torch.device(device)).pci_address for device in self._devices]
 
     @property
     def _several(self):
@@ -44,7 +44,7 @@ class DeviceMethods:
         return target is not None and not isinstance(target.device, (str, int, torch.device))
 
     @property
-    def _ahead(self):
+    def _preload_depth(self):
         target = self._target
         if target is None or target.preload is None:
             return int(target is not None or self._pins)
@@ -53,7 +53,7 @@ class DeviceMethods:
     @property
     def _pins(self):
         """bool: whether to pin batches of workers, as torch does."""
-        on_cpu = all(torch.device(place).type == "cpu" for place in self._places)
+        on_cpu = all(torch.device(device).type == "cpu" for device in self._devices)
         if not (self.pin_memory and self.num_workers and on_cpu):
             return False
         return torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "mps"
@@ -63,9 +63,9 @@ class DeviceMethods:
         target = _device.checked_device(self.device)
         if target is None:
             target = Device("cpu")  # for pinning only
-        places = [_device.open_device(torch.device(place)) for place in self._places or ["cpu"]]
+        devices = [_device.open_device(torch.device(device)) for device in self._devices or ["cpu"]]
         transform = _pinning(target.transform) if self._pins else target.transform
-        mover = Mover(places, target.memory_format, transform, target.non_blocking, self._engines.counters)
+        mover = Mover(devices, target.memory_format, transform, target.non_blocking, self._engines.counters)
         if mover.host is None:
             self._unpin(engine)
         elif engine is not None:

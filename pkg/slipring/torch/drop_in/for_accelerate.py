@@ -4,7 +4,7 @@ import functools
 import sys
 import threading
 
-from slipring.torch.drop_in.standin import StandIn
+from slipring.torch.drop_in.replacement import ReplacementMeta
 from slipring.torch.loader import DataLoader
 
 # Accelerate's own loaders have an argument of the same name: the place to which they send batches.
@@ -23,7 +23,7 @@ def extend():
     if _undo is not None or not isinstance(table, dict) or adapter is None:
         return
     with _lock:
-        if _undo is None and StandIn.installed:
+        if _undo is None and ReplacementMeta.installed:
             added = {ALIASES.get(name, name): default for name, default in DataLoader.extras().items()}
             added = {name: default for name, default in added.items() if name not in table}
             init = adapter.__init__

@@ -10,13 +10,13 @@ import weakref
 
 from slipring._core.ring.process import ForkLock
 from slipring.torch.drop_in import for_accelerate
-from slipring.torch.drop_in.standin import StandIn, Stock
+from slipring.torch.drop_in.replacement import OriginalDataLoader, ReplacementMeta
 from slipring.torch.loader import DataLoader
 
 _warned = weakref.WeakSet()  # classes that a warning has named
 _lock = ForkLock()
 _depth = 0
-_changed = []  # (namespace, name) of each replaced Stock
+_changed = []  # (namespace, name) of each replaced original
 
 
 class Installed:
@@ -65,13 +65,13 @@ def install() -> Installed:
         # Also for nested calls: modules may have been imported since.
         for namespace in _namespaces():
             for name, value in list(namespace.items()):
-                if value is Stock and not _steps_over(namespace, name):
+                if value is OriginalDataLoader and not _steps_over(namespace, name):
                     namespace[name] = DataLoader
                     _changed.append((namespace, name))
-        copyreg.pickle(Stock, _reduce_stock)
-        StandIn.installed = True
+        copyreg.pickle(OriginalDataLoader, _reduce_original)
+        ReplacementMeta.installed = True
         for_accelerate.extend()
-        StandIn.before_init = for_accelerate.extend  # Accelerate may be imported later
+        ReplacementMeta.before_init = for_accelerate.extend  # Accelerate may be imported later
         _depth += 1
     return Installed()
 
@@ -94,14 +94,14 @@ def uninstall() -> None:
         _depth -= 1
         if _depth:
             return
-        StandIn.installed = False
-        StandIn.before_init = None
-        if copyreg.dispatch_table.get(Stock) is _reduce_stock:
-            del copyreg.dispatch_table[Stock]
+        ReplacementMeta.installed = False
+        ReplacementMeta.before_init = None
+        if copyreg.dispatch_table.get(OriginalDataLoader) is _reduce_original:
+            del copyreg.dispatch_table[OriginalDataLoader]
         for_accelerate.restore()
         for namespace, name in _changed:
             if namespace.get(name) is DataLoader:
-                namespace[name] = Stock
+                namespace[name] = OriginalDataLoader
         _changed.clear()
 
 
@@ -114,7 +114,7 @@ def _namespaces():
 
 def _steps_over(namespace, name):
     """Return whether a class derived from torch's calls ``super(DataLoader, self)``, which needs its true base."""
-    for cls in _all_below(Stock):
+    for cls in _all_below(OriginalDataLoader):
         for function in vars(cls).values():
             if isinstance(function, types.FunctionType) and function.__globals__ is namespace:
                 if {"super", name} <= set(function.__code__.co_names):
@@ -126,8 +126,8 @@ def _tell_of_derived():
     """Warn once of each class that was derived from torch's: it still makes torch's loaders."""
     derived = [
         cls
-        for cls in _all_below(Stock)
-        if not isinstance(cls, StandIn)
+        for cls in _all_below(OriginalDataLoader)
+        if not isinstance(cls, ReplacementMeta)
         and cls.__module__.partition(".")[0] not in ("torch", "torchdata")
         and cls not in _warned
     ]
@@ -147,11 +147,11 @@ def _all_below(cls):
         yield from _all_below(sub)
 
 
-def _reduce_stock(loader):
+def _reduce_original(loader):
     """Pickle a loader of torch's class; by name, pickle would find slipring's class."""
     _, _, *state = object.__reduce_ex__(loader, 2)
-    return _blank_stock, (), *state
+    return _blank_original, (), *state
 
 
-def _blank_stock():
-    return Stock.__new__(Stock)
+def _blank_original():
+    return OriginalDataLoader.__new__(OriginalDataLoader)

@@ -32,7 +32,7 @@ class Prefetcher:
     """
 
     def __init__(self, iterator, most, timeout=0, interrupt=None, timed_out=None):
-        self._line = _Line(iterator, most, timed_out)
+        self._queue = _BoundedQueue(iterator, most, timed_out)
         self._timeout = timeout or None
         self._interrupt = interrupt
         self._thread, self._owner = None, Owner()
@@ -48,22 +48,22 @@ class Prefetcher:
         raise `Closed`.
         """
         self.begin()
-        return self._line.take(self._timeout)
+        return self._queue.take(self._timeout)
 
     def would_wait(self):
         """Return whether `next` would have to wait."""
         self.begin()
-        return self._line.is_empty()
+        return self._queue.is_empty()
 
     def begin(self):
         """Start the thread before the first request."""
         if not self._owner.is_here:
             raise Closed("the thread that reads ahead is the parent's; make a new iterator after fork")
         with self._lock:
-            if self._thread is None and not self._line.stopped:
-                # The thread refers only to the line, so dropping this object ends it.
-                thread = threading.Thread(target=_run, args=(self._line,), name="slipring-prefetch", daemon=True)
-                stop_at_exit(self._line)
+            if self._thread is None and not self._queue.stopped:
+                # The thread refers only to the queue, so dropping this object ends it.
+                thread = threading.Thread(target=_run, args=(self._queue,), name="slipring-prefetch", daemon=True)
+                stop_at_exit(self._queue)
                 thread.start()
                 self._thread = thread
 
@@ -71,23 +71,23 @@ class Prefetcher:
         """End the thread. A waiting consumer gets `Closed`. Safe to call twice."""
         if not self._owner.is_here:
             return
-        self._line.stop()
+        self._queue.stop()
         if self._interrupt is not None:
             self._interrupt()
         with self._lock:
             thread = self._thread
         if thread is None or thread is threading.current_thread():
             return
-        if self._interrupt is not None or not self._line.overdue:
+        if self._interrupt is not None or not self._queue.overdue:
             thread.join(GRACE_S)  # otherwise it is in a read that has timed out already
 
     def __del__(self):
-        line = getattr(self, "_line", None)
-        if line is not None and self._owner.is_here:
-            line.stop()
+        queue = getattr(self, "_queue", None)
+        if queue is not None and self._owner.is_here:
+            queue.stop()
 
 
-class ReadHere:
+class MainProcessReader:
     """A batch sampler that reads an iterable dataset in a thread of this process and yields its samples.
 
     With an `IdentityDataset`, the workers receive the samples for their ``collate_fn``. `most` is the largest number
@@ -101,13 +101,13 @@ class ReadHere:
         return Prefetcher(grouped(self.dataset, self.batch_size), self.most, self.timeout)
 
 
-class Handed:
+class PushBatchSampler:
     """An endless batch sampler: the caller adds each batch while the loader iterates."""
 
     def __init__(self):
         self._batches = collections.deque()
 
-    def hand(self, batch):
+    def push(self, batch):
         """Add a list of indices, or of other keys that the dataset takes."""
         self._batches.append(batch)
 
@@ -123,7 +123,7 @@ class Handed:
         return self._batches.popleft()
 
 
-class _Line:
+class _BoundedQueue:
     """The items that the thread has read and the consumer has not taken yet."""
 
     def __init__(self, iterator, most, timed_out):
@@ -169,25 +169,25 @@ def _timed_out(seconds):
     )
 
 
-def _run(line):
+def _run(queue):
     while True:
-        with line.changed:
-            line.changed.wait_for(lambda: line.stopped or line.has_room())
-            if line.stopped:
+        with queue.changed:
+            queue.changed.wait_for(lambda: queue.stopped or queue.has_room())
+            if queue.stopped:
                 break
         value = error = None
         try:
-            value = next(line.iterator)
+            value = next(queue.iterator)
         except StopIteration:
             break
         except BaseException as raised:  # the waiting thread must not wait forever
             error = raised
-        with line.changed:
-            line.items.append((value, error))
-            line.changed.notify_all()
-    with line.changed:
-        line.over, line.iterator = True, None
-        line.changed.notify_all()
+        with queue.changed:
+            queue.items.append((value, error))
+            queue.changed.notify_all()
+    with queue.changed:
+        queue.over, queue.iterator = True, None
+        queue.changed.notify_all()
 
 
 # ---- batches on devices
@@ -207,7 +207,7 @@ class Step:
         self.is_noted = False  # the wait for it has been recorded
 
 
-class Ahead:
+class Preloader:
     """Steps of an iteration whose batches are on their devices before they are requested.
 
     As in MegEngine's preload, a thread takes batches and starts their copies. But `first` never waits for a later step
@@ -219,7 +219,7 @@ class Ahead:
     core : Iteration
         Or another object with its ``take`` and so on; see `DeviceIteration`.
     mover : Mover
-        It copies batches to its ``places``.
+        It copies batches to its ``devices``.
     depth : int
         How many steps the thread makes before they are requested. 0: there is no thread; `first` makes each step.
     timeout : float, optional
@@ -237,7 +237,7 @@ class Ahead:
         # wake-up, no batch is lost and no thread blocks.
         self.ready = collections.deque()
         self.filled, self.room = _semaphore(), _semaphore()
-        self.asking = False  # `first` waits for a step
+        self.awaited = False  # `first` waits for a step
         self.failed = False  # the last step was an exception: the next is made when it is requested
         self.over = self.stopped = False  # no step comes from the thread any more; `stop` has been called
         self.asked_at = 0  # when the last step was returned
@@ -251,7 +251,7 @@ class Ahead:
 
     def check_owner(self):
         """Raise `Closed` in a forked child, which has neither the thread nor the workers."""
-        if not self.owner.is_here and (self.depth or self.core.foreign):
+        if not self.owner.is_here and (self.depth or self.core.inherited):
             raise Closed("this iterator belongs to the parent process; make a new one after fork")
 
     def first(self):
@@ -274,7 +274,7 @@ class Ahead:
         step = self.ready[0]
         if self.thread is not None and not step.is_noted:
             there, before, self.asked_at = now(), self.asked_at, now()
-            self.core.note_loop(begun, there, before)
+            self.core.record_loop(begun, there, before)
             step.is_noted = True
         if not step.is_ready:
             batches = [self.mover.hand_over(part) for part in step.parts]
@@ -289,7 +289,7 @@ class Ahead:
 
     def _wait(self):
         while not self.ready:
-            self.asking = True
+            self.awaited = True
             _set(self.room)
             if not self.filled.acquire(timeout=-1 if self.timeout is None else self.timeout) and not self.ready:
                 raise self.core.timed_out()
@@ -324,7 +324,7 @@ class Ahead:
             log.warning(
                 "the preload thread has not ended in %g s and is left behind: it is at %s. "
                 "If the device's transform does not return, give it a limit of its own",
-                *(seconds, _place(thread)),
+                *(seconds, _line_of(thread)),
             )
 
     # ---- the thread, if there is one
@@ -332,8 +332,8 @@ class Ahead:
     def _run(self):
         try:
             with contextlib.ExitStack() as stack:
-                for place in self.mover.places:
-                    stack.enter_context(place.thread())
+                for device in self.mover.devices:
+                    stack.enter_context(device.thread())
                 while not self.stopped:
                     if not self._has_room():
                         self.room.acquire()
@@ -346,7 +346,7 @@ class Ahead:
 
     def _has_room(self):
         if self.failed:
-            return self.asking and not self.ready
+            return self.awaited and not self.ready
         return len(self.ready) < self.depth
 
     def _put(self, step):
@@ -354,7 +354,7 @@ class Ahead:
         self._wake(step)
 
     def _wake(self, step):
-        self.failed, self.asking = step.error is not None, False
+        self.failed, self.awaited = step.error is not None, False
         _set(self.filled)
 
     def _make(self):
@@ -364,7 +364,7 @@ class Ahead:
         earlier batches wait for the next call, and nothing after them counts as delivered before they do.
         """
         core, mover, parts = self.core, self.mover, self.parts
-        while len(parts) < len(mover.places):
+        while len(parts) < len(mover.devices):
             begun = now()
             try:
                 mover.make_room()
@@ -396,15 +396,15 @@ class Ahead:
                     value, is_error, error = error, True, None
             if is_error:
                 step, value = Step(last_task=None if parts else task, error=value), None
-                core.set_aside(self.ready, step)
+                core.defer_commit(self.ready, step)
                 self._wake(step)
                 del step  # otherwise the error's traceback would refer to it
                 return True
             if slot >= 0:
                 # The time includes the wait for earlier copies in make_room().
-                core.note_copy(slot, (there - begun + now() - took) / 1e9)
+                core.record_copy(slot, (there - begun + now() - took) / 1e9)
             self.last_task = task
-            core.set_aside(parts, part)
+            core.defer_commit(parts, part)
             value = part = None  # a lease, unless it was copied to a device
         step = Step(parts, self.last_task)
         # No call below, as above.
@@ -425,7 +425,7 @@ def _set(lock):
         lock.release()
 
 
-def _place(thread):
+def _line_of(thread):
     """Return the file and line at which a thread is, as text."""
     frame = sys._current_frames().get(thread.ident)
     return "its end" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

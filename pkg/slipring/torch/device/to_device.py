@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from slipring._core.passes._device import DeviceIteration
-from slipring._core.passes.ahead import Ahead
+from slipring._core.passes.prefetch import Preloader
 from slipring.errors import shown
 from slipring.stats import Counters
 from slipring.torch.device import cuda as _device
@@ -56,21 +56,21 @@ def on_device(core, device):
     """
     if core.next_pass is not None:
         core.next_pass = functools.partial(_next_pass, core.next_pass, device)
-    return DeviceIteration(core, _ahead(core, device))
+    return DeviceIteration(core, _preloader(core, device))
 
 
 def _next_pass(begin, device, iterator):
     """Begin the next pass of the core of a `DeviceIteration`; `begin` is the core's own `next_pass`."""
     begin(iterator.core)
-    iterator.begin(iterator.core, _ahead(iterator.core, device))
+    iterator.begin(iterator.core, _preloader(iterator.core, device))
 
 
-def _ahead(core, device):
-    places = [_device.open_device(device.device)]
-    mover = Mover(places, device.memory_format, device.transform, device.non_blocking, Counters())
+def _preloader(core, device):
+    devices = [_device.open_device(device.device)]
+    mover = Mover(devices, device.memory_format, device.transform, device.non_blocking, Counters())
     core.finish_batch = as_tensors
     engine = core._engine
     if mover.host is not None and getattr(engine, "ring", None) is not None:
         mover.pins = engine.pinned_slots = engine.pinned_slots or RegisteredSlots(engine.ring, mover.host)
     depth = 1 if device.preload is None else device.preload
-    return Ahead(core, mover, depth, core.hand_over_timeout() or None)
+    return Preloader(core, mover, depth, core.hand_over_timeout() or None)

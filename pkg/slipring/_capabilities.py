@@ -1,4 +1,4 @@
-"""Threads of a worker, offered to the dataset whose batch it makes."""
+"""Threads that a worker lends to the dataset whose batch it makes."""
 
 import contextlib
 import itertools
@@ -13,8 +13,8 @@ _work = _Work()  # of the worker whose batch the calling thread makes
 
 
 @contextlib.contextmanager
-def offered(concurrency):
-    """Offer a worker's threads to a dataset that makes a whole batch."""
+def lend_threads(concurrency):
+    """Lend a worker's threads to a dataset that makes a whole batch."""
     before, _work.concurrency = _work.concurrency, concurrency
     try:
         yield
@@ -23,7 +23,7 @@ def offered(concurrency):
 
 
 def threads():
-    """Return how many threads are offered; 1: none but the calling one."""
+    """Return how many threads are lent; 1: none but the calling one."""
     concurrency = _work.concurrency
     return concurrency.most if concurrency is not None and concurrency.has_threads else 1
 
@@ -39,8 +39,8 @@ def read_ahead(read, asked):
     return _work.concurrency.tried(read, asked)
 
 
-def read_in_turn(read, asked):
+def read_in_order(read, asked):
     """Yield the same results in order; at most as many reads are in flight as there are threads."""
     if len(asked) < 2 or threads() < 2:
         return itertools.repeat(None)
-    return _work.concurrency.in_turn(read, asked)
+    return _work.concurrency.in_order(read, asked)

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 from slipring import Loader, LoaderTimeout  # noqa: E402
 from slipring.errors import Closed  # noqa: E402
 from slipring.torch.device.cuda import checked_device  # noqa: E402
-from slipring.torch.device.onto import as_tensors, on_device  # noqa: E402
+from slipring.torch.device.to_device import as_tensors, on_device  # noqa: E402
 from tests.support.datasets import Squares, Waiting  # noqa: E402
 
 

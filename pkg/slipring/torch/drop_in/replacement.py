@@ -13,10 +13,10 @@ import torch.utils.data
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Stock = torch.utils.data.DataLoader
+OriginalDataLoader = torch.utils.data.DataLoader
 
 
-class StandIn(abc.ABCMeta):
+class ReplacementMeta(abc.ABCMeta):
     """The metaclass of our loader: while `installed`, instance checks also accept torch's loaders.
 
     Only the class derived directly from torch's accepts them. Libraries that call
@@ -30,16 +30,16 @@ class StandIn(abc.ABCMeta):
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> None:
         super().__init__(name, bases, namespace, **kwargs)
-        cls._stands_in = Stock in bases
+        cls._stands_in = OriginalDataLoader in bases
         if cls._stands_in:
             for attribute, own in namespace.items():
-                theirs = getattr(Stock, attribute, None)
+                theirs = getattr(OriginalDataLoader, attribute, None)
                 if isinstance(own, types.FunctionType) and callable(theirs):
                     setattr(cls, attribute, _for_either(own, theirs, attribute == "__init__"))
 
     def extras(cls) -> dict[str, Any]:
         """Return {name: default} of the arguments that torch's class does not have."""
-        theirs = inspect.signature(Stock.__init__).parameters
+        theirs = inspect.signature(OriginalDataLoader.__init__).parameters
         ours = inspect.signature(cls.__init__).parameters
         return {name: p.default for name, p in ours.items() if name not in theirs}
 
@@ -52,12 +52,12 @@ class StandIn(abc.ABCMeta):
     def __subclasses__(cls) -> list[type]:
         """Return the subclasses, which Lightning walks to make classes derived from torch's loader reproducible."""
         own = type.__subclasses__(cls)
-        if cls.__seen() is Stock:
-            own += [sub for sub in type.__subclasses__(Stock) if sub is not cls]
+        if cls.__seen() is OriginalDataLoader:
+            own += [sub for sub in type.__subclasses__(OriginalDataLoader) if sub is not cls]
         return own
 
     def __seen(cls) -> type:
-        return Stock if StandIn.installed and cls._stands_in else cls
+        return OriginalDataLoader if ReplacementMeta.installed and cls._stands_in else cls
 
 
 def _for_either(own, theirs, is_init):
@@ -69,9 +69,9 @@ def _for_either(own, theirs, is_init):
 
     @functools.wraps(own)
     def method(self, *args, **kwargs):
-        if isinstance(type(self), StandIn):
-            if is_init and StandIn.before_init is not None:
-                StandIn.before_init()
+        if isinstance(type(self), ReplacementMeta):
+            if is_init and ReplacementMeta.before_init is not None:
+                ReplacementMeta.before_init()
             return own(self, *args, **kwargs)
         return theirs(self, *args, **kwargs)
 

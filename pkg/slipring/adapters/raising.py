@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _Init = TypeVar("_Init", bound="Callable[..., None]")
 
 
-def refusing_by(kind: type[Exception]) -> Callable[[_Init], _Init]:
+def raising_as(kind: type[Exception]) -> Callable[[_Init], _Init]:
     """Make the ValueErrors and TypeErrors of a constructor exceptions of `kind` too.
 
     Parameters
