@@ -13,6 +13,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from slipring.torch import DataLoader
+
 SHAPE = (3, 224, 224)
 BATCH = 64
 KINDS = torch.uint8, torch.int64  # of a batch's tensors
@@ -85,24 +87,18 @@ class Task:
 
 def shared(task: Task, rank: int, ways: Any) -> Iterator[Any]:
     """One loader for the group; the ranks read the same slots."""
-    from slipring.torch import DataLoader
-
     with DataLoader(task.data, BATCH, num_workers=1, share=dist.group.WORLD) as loader:
         yield from loader
 
 
 def shared_data(task: Task, rank: int, ways: Any) -> Iterator[Any]:
     """As `shared`, but the script of each rank makes the dataset."""
-    from slipring.torch import DataLoader
-
     with DataLoader(task.data(), BATCH, num_workers=1, share=dist.group.WORLD) as loader:
         yield from loader
 
 
 def loaders(task: Task, rank: int, ways: Any) -> Iterator[Any]:
     """One slipring loader for each rank."""
-    from slipring.torch import DataLoader
-
     with DataLoader(task.data(), BATCH, num_workers=1) as loader:
         yield from loader
 
