@@ -93,6 +93,24 @@ def test_a_state_from_the_end_of_an_epoch_is_followed_by_the_next_one_in_all_ran
     assert rest == [] and again == other and len(again) == len(following) == 15 and following != other
 
 
+def test_the_report_of_each_rank_has_its_own_batches_and_waits(tmp_path):
+    with Job(tmp_path, "stepwise", rng="batch") as job:
+        for rank in job.ranks:
+            rank.line()
+        job.say("iter")
+        for _ in range(10):
+            job.say("next")
+        job[1].ask("close")
+        job[0].ask("rest")
+        job[2].ask("rest")
+        lead, closed, reader = (rank.ask("report")["report"] for rank in job.ranks)
+        assert [report["batches"] for report in (lead, closed, reader)] == [15, 10, 15]
+        for report in (closed, reader):
+            assert report["stages"]["waited"]["count"] == report["batches"] and report["batches_per_s"] > 0
+            assert 0 < report["verdict"]["wait_share"] <= 1
+            assert f"for rank 0 (pid {job[0].pid}), which makes the batches" in report["verdict"]["sentence"]
+
+
 def test_an_exception_of_the_dataset_comes_in_all_ranks_at_its_place(tmp_path):
     with Job(tmp_path, "errors") as job:
         seen, _ = agreed(job.results(), "seen", "state")

@@ -274,14 +274,19 @@ class Sayer(logging.Handler):
         say(warning=record.getMessage())
 
 
+def warn_now():
+    """Let the ranks warn at once in place of after ten seconds, and say what they log."""
+    sharing.WARN_AFTER = 0
+    logging.getLogger("slipring").addHandler(Sayer())
+
+
 def stepwise(rank, share, kind="rows", warn_soon=False, **options):
     """Read a batch for each line from the test; print the batch or the exception."""
     if warn_soon:
-        sharing.WARN_AFTER = 0
-        logging.getLogger("slipring").addHandler(Sayer())
+        warn_now()
     with of_kind(kind, share=share, **read_options(options)) as loader:
         say(pid=os.getpid())
-        batches = None
+        batches, kept = None, []
         while command := sys.stdin.readline().strip():
             try:
                 if command == "iter":
@@ -292,13 +297,21 @@ def stepwise(rank, share, kind="rows", warn_soon=False, **options):
                     say(batch=digest(batch))
                     del batch
                 elif command == "keep":
-                    kept = next(batches)
-                    say(batch=digest(kept))
+                    kept.append(next(batches))
+                    say(batch=digest(kept[-1]))
+                elif command == "drop":
+                    kept.clear()
+                    say(dropped=True)
                 elif command == "rest":
                     say(rest=[digest(batch) for batch in batches])
                 elif command == "close":
                     batches.close()
                     say(closed=True)
+                elif command == "report":
+                    say(report=json.loads(loader.report().json()))
+                elif command == "warn":
+                    warn_now()
+                    say(warns=True)
                 elif command == "state":
                     say(state=state_digest(loader))
             except StopIteration:

@@ -426,6 +426,9 @@ class TorchFrontend(Frontend):
             begin_source(source_of(self)[0], state)
         return state
 
+    def _waits(self, snapshot):
+        return {}, {"lead": self._sharing.connection.name} if isinstance(self._sharing, Reader) else {}
+
     def _load_ended(self, place, is_stream):
         load_ended(self.dataset, place, is_stream)  # it may restore generators, from which torch draws afterwards
 

@@ -126,7 +126,7 @@ class _Meeting:
         ranks = self.gathered(facts, error, seed=None if error is not None else _seed(loader))
         _agree(loader, ranks)
         if self.number is not None:
-            return Reader(self.connections[0], self.number, loader._engines.counters)
+            return Reader(self.connections[0], self.number, loader._engines)
         return Lead(self.connections) if self.connections else None
 
 
