@@ -136,8 +136,11 @@ def _without_segment(f, lead):
     share = float(f.loop_share)
     bound = share >= BOUND
     if lead:
-        begin = f"{'Data-bound' if bound else 'Not data-bound'}: the loop waits {share:.1%} of its time for {lead}, which "
-        return Verdict("rank" if bound else "ok", f"{begin}makes the batches.", "See its report." * bound, share, bound)
+        begin = (
+            f"{'Data-bound' if bound else 'Not data-bound'}: the loop waits {share:.1%} of its time for {lead}, which "
+        )
+        advice = "See the report of that rank." if bound else ""
+        return Verdict("rank" if bound else "ok", f"{begin}makes the batches.", advice, share, bound)
     if not bound:
         return Verdict("ok", f"Not data-bound: making batches takes {share:.1%} of the loop's time.", "", share)
     found = retries(f)
