@@ -1,41 +1,28 @@
 """The interface of an inference engine's shared-memory message queue (vLLM's), for readers on one machine."""
 
-import dataclasses
 import multiprocessing
 
 import slipring
-from slipring.broadcast import BroadcastHandle
 from slipring.errors import Closed
-
-
-@dataclasses.dataclass
-class Handle:
-    local_reader_ranks: list[int]
-    broadcast: BroadcastHandle
 
 
 class MessageQueue:
     def __init__(self, n_reader, n_local_reader, local_reader_ranks=None, max_chunk_bytes=24 << 20, max_chunks=10):
+        ranks = list(range(n_local_reader) if local_reader_ranks is None else local_reader_ranks)
         if n_reader != n_local_reader:
-            raise ValueError(
-                f"{n_reader - n_local_reader} of {n_reader} readers are remote: all must be on this machine"
-            )
-        ranks = list(range(n_local_reader)) if local_reader_ranks is None else list(local_reader_ranks)
+            raise ValueError(f"{n_reader - n_local_reader} of {n_reader} readers are remote, and none may be")
         if len(ranks) != n_local_reader:
-            raise ValueError(
-                f"local_reader_ranks={ranks} names {len(ranks)} readers, not n_local_reader={n_local_reader}"
-            )
+            raise ValueError(f"local_reader_ranks={ranks} names {len(ranks)} readers, not {n_local_reader=}")
         # Slots grow with their messages, so messages above max_chunk_bytes need no way of their own.
-        self.end, self.is_writer = slipring.Broadcast(n_local_reader, max_chunks), True
-        self.handle = Handle(ranks, self.end.handle)
+        self.end = slipring.Broadcast(n_local_reader, max_chunks)
+        self.handle = ranks, self.end.handle
 
-    @staticmethod
-    def create_from_handle(handle, rank):
-        if rank not in handle.local_reader_ranks:
-            raise ValueError(f"rank {rank} is not one of the readers on this machine, {handle.local_reader_ranks}")
-        self = MessageQueue.__new__(MessageQueue)
-        self.handle, self.is_writer = handle, False
-        self.end = handle.broadcast.open(handle.local_reader_ranks.index(rank), spin=50)
+    @classmethod
+    def create_from_handle(cls, handle, rank):
+        self, (ranks, broadcast) = cls.__new__(cls), handle
+        if rank not in ranks:
+            raise ValueError(f"rank {rank} is not one of the readers on this machine, {ranks}")
+        self.end, self.handle = broadcast.open(ranks.index(rank), spin=50), handle
         return self
 
     def export_handle(self):
@@ -55,7 +42,7 @@ class MessageQueue:
             return None
 
     def broadcast_object(self, obj=None):
-        if not self.is_writer:
+        if not isinstance(self.end, slipring.Broadcast):
             return self.dequeue()
         self.enqueue(obj)
         return obj

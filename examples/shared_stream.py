@@ -28,13 +28,19 @@ def main():
     dist.init_process_group("gloo")
     shape = dist.get_world_size() // TENSOR_PARALLEL, TENSOR_PARALLEL
     mesh = dist.init_device_mesh("cpu", shape, mesh_dim_names=("dp", "tp"))
-    data = Samples()
-    # The data-parallel ranks divide the samples; the ranks of a tensor-parallel group get the same ones.
-    sampler = DistributedSampler(data, mesh["dp"].size(), mesh["dp"].get_local_rank(), seed=1)
+    dp, tp = mesh["dp"], mesh["tp"]
     makers, total = set(), 0
-    with DataLoader(data, 8, sampler=sampler, num_workers=2, share=mesh["tp"]) as loader:
+    # The data-parallel ranks divide the samples; the ranks of a tensor-parallel group get the same ones. One rank of
+    # each group makes the dataset, so the loader gets functions.
+    with DataLoader(
+        Samples,
+        batch_size=8,
+        sampler=lambda data: DistributedSampler(data, dp.size(), dp.get_local_rank(), seed=1),
+        num_workers=2,
+        share=tp,
+    ) as loader:
         for epoch in range(2):
-            sampler.set_epoch(epoch)
+            loader.sampler.set_epoch(epoch)
             for batch in loader:
                 total += batch["x"][:, 0].sum().item()
                 makers |= set(batch["made_by"].tolist())

@@ -7,14 +7,15 @@ Data
     Compressed images of 3 × 224 × 224 bytes in files, in the page cache, 64 in a batch; decompressing one takes about
     half a millisecond. The dataset has a list of names, as a large dataset has in Python objects.
 Baselines
-    A loader for each rank, slipring's and torch's; and torch's loader in rank 0, whose batches get to the others by
-    `torch.distributed` over gloo, by ZeroMQ's PUB/SUB, or by a queue of `torch.multiprocessing` for each rank.
+    slipring's loader with share=, which gets the dataset in each rank; a loader for each rank, slipring's and torch's;
+    and torch's loader in rank 0, whose batches get to the others by `torch.distributed` over gloo, by ZeroMQ's PUB/SUB,
+    or by a queue of `torch.multiprocessing` for each rank. Only ranks that read the dataset make it.
 Machine, command, result
     Printed. Each measurement has its own processes, and candidates take turns in each round. A loader has one worker.
     Time runs from a barrier after the first batches to a barrier after the last one. CPU seconds are those of all
     ranks and workers. Memory is what all processes have after the first batches less what the ranks had before they
-    made their loaders; shared memory counts once. "Bytes read" are those that the dataset reads, by the bytes that
-    one stream needs.
+    made their datasets and loaders, with all modules imported; shared memory counts once. "Bytes read" are those that
+    the dataset reads, by the bytes that one stream needs.
 Bias
     The ranks only touch each page of a batch. The baselines that send know the shapes of the tensors. Where each rank
     has a loader, n workers share the cores of the machine.

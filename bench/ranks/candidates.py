@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+
+from slipring.torch import DataLoader
 
 SHAPE = (3, 224, 224)
 BATCH = 64
@@ -68,31 +71,47 @@ def bytes_read(folder: str) -> int:
     return total
 
 
-def shared(data: Files, rank: int, ways: Any) -> Iterator[Any]:
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """The data of a measurement: that of `batches` batches, from `n_files` files in `folder`."""
+
+    folder: str
+    n_files: int
+    batches: int
+    n_names: int
+
+    def data(self) -> Files:
+        """Make the dataset. A rank that does not read it does not make it."""
+        return Files(self.folder, self.n_files, self.batches * BATCH, self.n_names)
+
+
+def shared(task: Task, rank: int, ways: Any) -> Iterator[Any]:
     """One loader for the group; the ranks read the same slots."""
-    from slipring.torch import DataLoader
-
-    with DataLoader(data, BATCH, num_workers=1, share=dist.group.WORLD) as loader:
+    with DataLoader(task.data, BATCH, num_workers=1, share=dist.group.WORLD) as loader:
         yield from loader
 
 
-def loaders(data: Files, rank: int, ways: Any) -> Iterator[Any]:
+def shared_data(task: Task, rank: int, ways: Any) -> Iterator[Any]:
+    """As `shared`, but the script of each rank makes the dataset."""
+    with DataLoader(task.data(), BATCH, num_workers=1, share=dist.group.WORLD) as loader:
+        yield from loader
+
+
+def loaders(task: Task, rank: int, ways: Any) -> Iterator[Any]:
     """One slipring loader for each rank."""
-    from slipring.torch import DataLoader
-
-    with DataLoader(data, BATCH, num_workers=1) as loader:
+    with DataLoader(task.data(), BATCH, num_workers=1) as loader:
         yield from loader
 
 
-def torch_loaders(data: Files, rank: int, ways: Any) -> Iterator[Any]:
+def torch_loaders(task: Task, rank: int, ways: Any) -> Iterator[Any]:
     """One loader of torch for each rank."""
-    yield from torch.utils.data.DataLoader(data, BATCH, num_workers=1)
+    yield from torch.utils.data.DataLoader(task.data(), BATCH, num_workers=1)
 
 
-def gloo(data: Files, rank: int, ways: Any) -> Iterator[Any]:
+def gloo(task: Task, rank: int, ways: Any) -> Iterator[Any]:
     """`torch.distributed.broadcast` from rank 0; the shapes are known."""
-    source = iter(torch.utils.data.DataLoader(data, BATCH, num_workers=1)) if rank == 0 else None
-    for _ in range(len(data) // BATCH):
+    source = iter(torch.utils.data.DataLoader(task.data(), BATCH, num_workers=1)) if rank == 0 else None
+    for _ in range(task.batches):
         if source is not None:
             pixels, labels = next(source)
         else:
@@ -102,12 +121,12 @@ def gloo(data: Files, rank: int, ways: Any) -> Iterator[Any]:
         yield pixels, labels
 
 
-def zeromq(data: Files, rank: int, ways: Any) -> Iterator[Any]:
+def zeromq(task: Task, rank: int, ways: Any) -> Iterator[Any]:
     """ZeroMQ's PUB/SUB over a Unix socket; the arrays are frames, sent without a copy in Python."""
     import zmq
 
     context: Any = zmq.Context.instance()
-    address = f"ipc://{data.folder}/zmq"
+    address = f"ipc://{task.folder}/zmq"
     if rank:
         socket = context.socket(zmq.SUB)
         socket.setsockopt(zmq.RCVHWM, 2)
@@ -116,7 +135,7 @@ def zeromq(data: Files, rank: int, ways: Any) -> Iterator[Any]:
         dist.barrier()
         socket.recv()  # the subscription has arrived
         dist.barrier()
-        for _ in range(len(data) // BATCH):
+        for _ in range(task.batches):
             frames = socket.recv_multipart(copy=False)
             pixels, labels = (torch.frombuffer(frame.buffer, dtype=kind) for frame, kind in zip(frames, KINDS))
             yield pixels.view(BATCH, *SHAPE), labels
@@ -131,26 +150,27 @@ def zeromq(data: Files, rank: int, ways: Any) -> Iterator[Any]:
         socket.recv()  # one message for each subscription
     socket.send(b"")
     dist.barrier()
-    for pixels, labels in torch.utils.data.DataLoader(data, BATCH, num_workers=1):
+    for pixels, labels in torch.utils.data.DataLoader(task.data(), BATCH, num_workers=1):
         socket.send_multipart((pixels.numpy(), labels.numpy()), copy=False)
         yield pixels, labels
 
 
-def queues(data: Files, rank: int, ways: Any) -> Iterator[Any]:
+def queues(task: Task, rank: int, ways: Any) -> Iterator[Any]:
     """A queue of `torch.multiprocessing` for each other rank; tensors are sent as descriptors of shared memory."""
     if rank:
-        for _ in range(len(data) // BATCH):
+        for _ in range(task.batches):
             yield ways[rank - 1].get()
         return
-    for batch in torch.utils.data.DataLoader(data, BATCH, num_workers=1):
+    for batch in torch.utils.data.DataLoader(task.data(), BATCH, num_workers=1):
         for queue in ways:
             queue.put(batch)
         yield batch
 
 
-CANDIDATES: dict[str, Callable[[Files, int, Any], Iterator[Any]]] = {
-    "slipring.torch, share=": shared,
+CANDIDATES: dict[str, Callable[[Task, int, Any], Iterator[Any]]] = {
+    "slipring.torch, share=, one dataset": shared,
     "slipring.torch, a loader per rank": loaders,
+    "slipring.torch, share=": shared_data,
     "torch, a loader per rank": torch_loaders,
     "torch, broadcast over gloo": gloo,
     "torch, ZeroMQ PUB/SUB": zeromq,

@@ -12,7 +12,7 @@ import torch.multiprocessing
 
 from bench import cpu, memory
 from bench.apart import LIMIT_S
-from bench.ranks.candidates import BATCH, CANDIDATES, Files, bytes_read, write
+from bench.ranks.candidates import BATCH, CANDIDATES, Task, bytes_read, write
 
 N_FILES = 256
 FIRST = 8  # batches before the clock starts
@@ -24,9 +24,9 @@ def rank(number: int, n: int, name: str, folder: str, batches: int, names: int, 
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=number, world_size=n)
     steps.wait()  # measured: the interpreters alone
     steps.wait()
-    data = Files(folder, N_FILES, (FIRST + batches) * BATCH, names)
+    task = Task(folder, N_FILES, FIRST + batches, names)
     checked = 0
-    for done, (pixels, labels) in enumerate(CANDIDATES[name](data, number, ways), 1):
+    for done, (pixels, labels) in enumerate(CANDIDATES[name](task, number, ways), 1):
         checked += int(pixels.view(-1)[::4096].sum()) + int(labels.sum())
         del pixels, labels
         if done == FIRST:

@@ -344,7 +344,9 @@ class OneDeviceOptions(CommonOptions, total=False):
         The ranks that need the same batches, as tensor- and context-parallel ranks do. On each machine, the lowest of
         these ranks makes the batches, and the others read them from the same memory. A mesh is the part with the
         dimensions that share, such as ``mesh["cp", "tp"]``. All of these ranks make the loader, and call ``iter()``
-        equally often. See ``docs/sharing.md``.
+        equally often. If `dataset` is a function that makes the dataset, only the rank that makes the batches calls it;
+        then `sampler` or `batch_sampler` may be a function that makes the sampler, which every rank calls with the
+        dataset. See ``docs/sharing.md``.
     """
 
     rank: Annotated[int | None, Rule(None, _count(0, optional=True))]  # documented in `LoaderOptions`

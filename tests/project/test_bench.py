@@ -152,7 +152,7 @@ def test_clips_of_videos_are_measured(tmp_path):
 def test_ranks_that_share_a_stream_are_measured():
     """One measurement of one candidate; all of them take minutes."""
     pytest.importorskip("torch")
-    command = [sys.executable, "-m", "bench.ranks", "--measure", "slipring.torch, share=", "2"]
+    command = [sys.executable, "-m", "bench.ranks", "--measure", "slipring.torch, share=, one dataset", "2"]
     done = subprocess.run(
         [*command, "--batches=2", "--names=1000"], check=True, cwd=ROOT, capture_output=True, text=True
     )

@@ -21,10 +21,14 @@ DIFFERENT = {
     "the seed (generator=): none in rank 0, 2, state": [{}, {"seed": 2}],
     "the length of the dataset: 60 in rank 0, 61 in rank 1": [{}, {"length": 61}],
     "the class of the sampler": [{}, {"shuffle": True}],
+    "Rows in rank 0, __main__.Divided in rank 1": [{}, {"divided": 0}],
+    "the part of the samples that the dataset gives: rank 0 in rank 0, rank 1": [{"divided": 0}, {"divided": 1}],
+    "dataset: the dataset itself in rank 0, a function that makes it in rank 1": [{}, {"factory": "rows"}],
     "rank 0 of 2 in rank 0, rank 1 of 2 in rank 1. The ranks of share= read the same": [
         {"parts": [2, 0]},
         {"parts": [2, 1]},
     ],
+    "the sampler gives: rank 0 of 2 in rank 0, rank 1 of 2 in rank 1": [{"nested": [2, 0]}, {"nested": [2, 1]}],
     "the user: 0 in rank 0, 12345 in rank 1": [{"user": 0}, {"user": 12345}],
     "the version of slipring: 1 in rank 0, 2 in rank 1": [{"version": "1"}, {"version": "2"}],
 }
@@ -51,12 +55,57 @@ def test_what_cannot_be_shared_is_refused_in_all_ranks(tmp_path):
             ({"num_workers": 0}, "share= needs workers, and num_workers=0"),
             ({"num_workers": "auto"}, "share= needs a fixed num_workers"),
             ({"pipe": True}, "share= and a DataPipe"),
+            ({"batch_size": -1}, "batch_size should be a positive integer value"),
+            ({"drop_last": True, "batch_size": None}, "batch_size=None option disables auto-batching"),
         ]
     ):
         folder = tmp_path / str(number)
         folder.mkdir()
         first, second = refusals(folder, {}, options)
         assert text in second and first == f"share=: rank 1 has raised ValueError: {second}"
+
+
+def test_a_function_that_cannot_make_the_dataset_is_an_error_in_all_ranks(tmp_path):
+    for factory, text in {
+        "broken": "OSError: no such folder",
+        "several arguments": "TypeError: Divided.__init__() missing 1 required positional argument: 'rank'",
+        "pipe": "ValueError: share= and a DataPipe",
+    }.items():
+        (folder := tmp_path / factory).mkdir()
+        with Job(folder, "refused", ranks=2, options=[{"factory": factory}] * 2) as job:
+            first, second = job.results()
+        assert f"{first['error']}: {first['text']}".startswith(text)
+        assert second["error"] == "ValueError"
+        assert second["text"] == f"share=: rank 0 has raised {first['error']}: {first['text']}"
+
+
+def test_a_sampler_that_needs_the_samples_is_an_error_in_all_ranks_if_only_one_has_them(tmp_path):
+    with Job(tmp_path, "refused", ranks=2, options=[{"factory": "weighted"}] * 2) as job:
+        first, second = job.results()
+    named = f"Rows.__getitem__ is not in this process, because rank 0 (pid {job[0].pid}) has made the dataset"
+    assert second["error"] == "RuntimeError" and second["text"].startswith(named)
+    assert first["text"] == f"share=: rank 1 has raised RuntimeError: {second['text']}"
+
+
+def test_the_death_of_the_lead_while_it_makes_the_dataset_is_an_error(tmp_path):
+    with Job(tmp_path, "refused", ranks=2, options=[{"factory": "killed"}] * 2) as job:
+        (second,) = job.results(without=(0,))
+        assert second["error"] == "LeadDied"
+        assert second["text"] == f"rank 0 (pid {job[0].pid}) has died before it had made its loader"
+
+
+def test_more_ranks_than_a_process_can_share_with_are_refused(tmp_path):
+    with Job(tmp_path, "refused", ranks=3, options=[{"most": 1}] * 3) as job:
+        texts = {result["text"] for result in job.results()}
+    assert texts == {
+        "share= has 3 ranks on one machine, and one process can share its batches with 1 others: make smaller groups"
+    }
+
+
+def test_a_list_of_states_needs_the_dataset_in_each_rank(tmp_path):
+    with Job(tmp_path, "listed", ranks=2, once=True) as job:
+        texts = {result["text"] for result in job.results()}
+    assert len(texts) == 1 and "give share= the dataset itself in each rank" in texts.pop()
 
 
 def test_a_sampler_with_another_order_is_an_error_at_the_first_batch_that_differs(tmp_path):

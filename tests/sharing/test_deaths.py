@@ -92,6 +92,30 @@ def test_a_reader_that_keeps_its_batches_and_stops_holds_the_others_back_until_i
     assert job[0].line()["rest"] == job[2].line()["rest"] == first[1:]
 
 
+def keep_all(job):
+    """Let a reader keep the batches of all six slots, while the others drop theirs."""
+    begin(job)
+    for _ in range(6):
+        for rank, command in zip(job.ranks, ("next", "keep", "next"), strict=True):
+            assert "batch" in rank.ask(command)
+
+
+def test_a_reader_that_keeps_all_slots_is_named_in_a_warning_and_in_the_timeout(tmp_path):
+    options = {"memory": {"slots": 6, "copy": "never"}, "seed": 1, "rng": "batch", "timeout": 20}
+    with Job(tmp_path, "stepwise", **options) as job:
+        for rank in job.ranks:
+            rank.line()
+        keep_all(job)
+        named = f"no slot of 6 is free, so the next batches wait for rank 1 (pid {job[1].pid}), which keeps 6 batches"
+        job[0].ask("warn")
+        job[0].say("next")
+        warning, timeout = job[0].line()["warning"], job[0].line()
+        assert warning.startswith(f"share=: {named}")
+        assert timeout["error"] == "LoaderTimeout" and named in timeout["text"]
+        job[1].ask("drop")
+        assert job[0].ask("next")["batch"] == job[1].ask("next")["batch"] == job[2].ask("next")["batch"]
+
+
 def test_a_slow_reader_gets_what_the_others_have_read_long_ago(job, tmp_path):
     first, second = expected(tmp_path)
     begin(job, 9)

@@ -33,6 +33,18 @@ def test_all_ranks_get_the_same_batches_and_states_which_one_process_makes(tmp_p
     assert [len(result["workers"]) for result in results[1:]] == [0, 0]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_without_a_dataset_get_the_same_as_the_one_that_makes_it(tmp_path, kind):
+    results = []
+    for once in (False, True):
+        (folder := tmp_path / str(once)).mkdir()
+        with Job(folder, "passes", kind=kind, seed=1, once=once) as job:
+            results.append(job.results())
+    facts = [agreed(each, "seen", "states", "name", "lengths") for each in results]
+    assert facts[0] == facts[1]
+    assert [result["made"] for result in results[1]] == [1, 0, 0]
+
+
 @pytest.mark.parametrize("kind", ["rows", "numbers", "chunks"])
 def test_an_epoch_that_all_ranks_leave_early_is_followed_by_the_next(tmp_path, kind):
     with Job(tmp_path, "passes", kind=kind, stop=4, epochs=3, **PERSISTENT) as job:
@@ -65,9 +77,10 @@ def test_all_ranks_get_the_same_with_other_options(tmp_path, options):
         agreed(results, "seen", "states")
 
 
+@pytest.mark.parametrize("once", [False, True], ids=["", "once"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_ranks_resume_in_the_middle_of_an_epoch(tmp_path, kind):
-    with Job(tmp_path, "resumed", ranks=2, kind=kind, seed=1, rng="batch") as job:
+def test_all_ranks_resume_in_the_middle_of_an_epoch(tmp_path, kind, once):
+    with Job(tmp_path, "resumed", ranks=2, kind=kind, seed=1, rng="batch", once=once) as job:
         results = job.results()
     rest, again, other, following = agreed(results, "rest", "again", "other", "following")
     assert rest == again == other and len(rest) > 5
@@ -78,6 +91,24 @@ def test_a_state_from_the_end_of_an_epoch_is_followed_by_the_next_one_in_all_ran
     with Job(tmp_path, "resumed", ranks=2, at=15, seed=1, rng="batch") as job:
         rest, again, other, following = agreed(job.results(), "rest", "again", "other", "following")
     assert rest == [] and again == other and len(again) == len(following) == 15 and following != other
+
+
+def test_the_report_of_each_rank_has_its_own_batches_and_waits(tmp_path):
+    with Job(tmp_path, "stepwise", rng="batch") as job:
+        for rank in job.ranks:
+            rank.line()
+        job.say("iter")
+        for _ in range(10):
+            job.say("next")
+        job[1].ask("close")
+        job[0].ask("rest")
+        job[2].ask("rest")
+        lead, closed, reader = (rank.ask("report")["report"] for rank in job.ranks)
+        assert [report["batches"] for report in (lead, closed, reader)] == [15, 10, 15]
+        for report in (closed, reader):
+            assert report["stages"]["waited"]["count"] == report["batches"] and report["batches_per_s"] > 0
+            assert 0 < report["verdict"]["wait_share"] <= 1
+            assert f"for rank 0 (pid {job[0].pid}), which makes the batches" in report["verdict"]["sentence"]
 
 
 def test_an_exception_of_the_dataset_comes_in_all_ranks_at_its_place(tmp_path):

@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import sys
+from functools import partial
 
 import numpy as np
 import torch
@@ -139,36 +140,48 @@ class Walk(torch.utils.data.Sampler):
         self.at = state["at"]
 
 
-def chunks(**options):
-    numbers = np.arange(4000, dtype=np.int64)
+class Corpus(torch.utils.data.Dataset):
+    def __init__(self):
+        self.numbers = np.arange(4000, dtype=np.int64)
 
-    class Corpus(torch.utils.data.Dataset):
-        def __len__(self):
-            return len(numbers)
+    def __len__(self):
+        return len(self.numbers)
 
-        def __getitem__(self, chunk):
-            return numbers[chunk.start : chunk.stop]
-
-    sampler = tokens.ChunkSampler(len(numbers), 40, 4, seed=3, rank=0, world_size=1)
-    return DataLoader(Corpus(), batch_sampler=sampler, collate_fn=tokens.Chunks(40), **options)
+    def __getitem__(self, chunk):
+        return self.numbers[chunk.start : chunk.stop]
 
 
-def of_kind(kind, **options):
-    """Return a loader of a kind of dataset."""
+DATASETS = {
+    **{"rows": Rows, "remembering": Remembering, "dying": Dying, "numbers": Numbers, "counting": StatefulNumbers},
+    **{"walk": Rows, "batches": Rows, "chunks": Corpus},
+}
+SAMPLERS = {
+    "walk": ("sampler", lambda data: Walk()),
+    "batches": ("batch_sampler", lambda data: slipring.BatchSampler(len(data), 4, seed=5, rank=0, world_size=1)),
+    "chunks": ("batch_sampler", lambda data: tokens.ChunkSampler(len(data), 40, 4, seed=3, rank=0, world_size=1)),
+}
+MADE = []  # the datasets of this process
+
+
+def of_kind(kind, once=False, **options):
+    """Return a loader of a kind of dataset; `once`: the loader gets functions that make dataset and sampler."""
+
+    def make():
+        MADE.append(DATASETS[kind]())
+        return MADE[-1]
+
+    dataset = make if once else make()
     options = {"num_workers": 2, "multiprocessing_context": "fork"} | options
+    name, sampler = SAMPLERS.get(kind, (None, None))
+    if name is not None:
+        options[name] = sampler if once else sampler(dataset)
     if kind == "chunks":
-        return chunks(**options)
-    if kind == "walk":
-        return DataLoader(Rows(), 4, sampler=Walk(), **options)
-    if kind == "numbers":
-        return DataLoader(Numbers(), 4, **options)
-    if kind == "counting":
-        return DataLoader(StatefulNumbers(), 4, **options)
-    if kind == "batches":
-        sampler = slipring.BatchSampler(N, 4, seed=5, rank=0, world_size=1)
-        return DataLoader(Rows(), batch_sampler=sampler, **options)
-    dataset = {"rows": Rows, "remembering": Remembering, "dying": Dying}[kind]()
-    return DataLoader(dataset, 4, shuffle=True, **options)
+        options["collate_fn"] = tokens.Chunks(40)
+    if name != "batch_sampler":
+        options["batch_size"] = 4
+    if kind in ("rows", "remembering", "dying"):
+        options["shuffle"] = True
+    return DataLoader(dataset, **options)
 
 
 def read_options(given):
@@ -218,10 +231,19 @@ def passes(rank, share, kind="rows", epochs=2, stop=None, plain=False, **options
             seen.append("end")
         say(seen=seen, states=states, pids=sorted(pids), workers=sorted(worker_pids_of(loader)))
         report = loader.report()
-        say(report=str(report), batches=loader.stats().batches)
+        say(report=str(report), batches=loader.stats().batches, made=len(MADE), name=type(loader.dataset).__name__)
+        say(lengths=lengths_of(loader))
     if plain:
         with of_kind(kind, **read_options(options)) as loader:
             say(plain=[text for _ in range(epochs) for text in [*map(digest, loader), "end"]])
+
+
+def lengths_of(loader):
+    """Return the lengths of a loader and its dataset; the text of the error if they have none."""
+    try:
+        return [len(loader), len(loader.dataset)]
+    except TypeError as error:
+        return str(error)
 
 
 def worker_pids_of(loader):
@@ -252,14 +274,19 @@ class Sayer(logging.Handler):
         say(warning=record.getMessage())
 
 
+def warn_now():
+    """Let the ranks warn at once in place of after ten seconds, and say what they log."""
+    sharing.WARN_AFTER = 0
+    logging.getLogger("slipring").addHandler(Sayer())
+
+
 def stepwise(rank, share, kind="rows", warn_soon=False, **options):
     """Read a batch for each line from the test; print the batch or the exception."""
     if warn_soon:
-        sharing.WARN_AFTER = 0
-        logging.getLogger("slipring").addHandler(Sayer())
+        warn_now()
     with of_kind(kind, share=share, **read_options(options)) as loader:
         say(pid=os.getpid())
-        batches = None
+        batches, kept = None, []
         while command := sys.stdin.readline().strip():
             try:
                 if command == "iter":
@@ -270,13 +297,21 @@ def stepwise(rank, share, kind="rows", warn_soon=False, **options):
                     say(batch=digest(batch))
                     del batch
                 elif command == "keep":
-                    kept = next(batches)
-                    say(batch=digest(kept))
+                    kept.append(next(batches))
+                    say(batch=digest(kept[-1]))
+                elif command == "drop":
+                    kept.clear()
+                    say(dropped=True)
                 elif command == "rest":
                     say(rest=[digest(batch) for batch in batches])
                 elif command == "close":
                     batches.close()
                     say(closed=True)
+                elif command == "report":
+                    say(report=json.loads(loader.report().json()))
+                elif command == "warn":
+                    warn_now()
+                    say(warns=True)
                 elif command == "state":
                     say(state=state_digest(loader))
             except StopIteration:
@@ -329,18 +364,70 @@ def refused(rank, share, options):
         say(error=type(error).__name__, text=str(error))
 
 
-def made_with(share, length=N, parts=None, order=None, pipe=False, user=None, version=None, **options):
-    """Return a loader of rows, of which this rank has `parts` of a DistributedSampler, or an `order`."""
+def listed(rank, share, **options):
+    """Load the states of several ranks of a stream."""
+    with of_kind("numbers", share=share, **options) as loader:
+        try:
+            loader.load_state_dict([loader.state_dict()] * 2)
+        except ValueError as error:
+            say(text=str(error))
+
+
+class Broken(Rows):
+    def __init__(self, n):
+        raise OSError("no such folder")
+
+
+class Divided(Numbers):
+    """A stream that gives a rank its part."""
+
+    def __init__(self, rank):
+        self.rank, self.world_size = rank, 2
+
+
+FACTORIES = {
+    "rows": Rows,
+    "broken": partial(Broken, N),
+    "weighted": Rows,
+    "pipe": lambda: IterableWrapper(range(N)),
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "several arguments": Divided,
+}
+
+
+def made_with(
+    share, length=N, parts=None, nested=None, divided=None, order=None, pipe=False, factory=None, user=None,
+    version=None, most=None, **options,
+):  # fmt: skip
+    """Return a loader of rows, or as the arguments say.
+
+    `parts`, `nested`, `divided`: which part of the samples this rank has, by a DistributedSampler, by one in a batch
+    sampler, or by the dataset. `factory`: the name of a function that makes the dataset.
+    """
     if user is not None:
         os.geteuid = lambda: user
     if version is not None:
         shares.__version__ = version
+    if most is not None:
+        shares.MAX_READERS = most
     dataset = IterableWrapper(range(length)) if pipe else Rows(length)
-    sampler = order if parts is None else torch.utils.data.DistributedSampler(dataset, *parts)
+    if divided is not None:
+        dataset = Divided(divided)
     options = {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "fork"} | options
     if not options["num_workers"]:
         del options["multiprocessing_context"]
-    return DataLoader(dataset, sampler=sampler, share=share, **read_options(options))
+    if parts is not None:
+        options["sampler"] = torch.utils.data.DistributedSampler(dataset, *parts)
+    if nested is not None:
+        sampler = torch.utils.data.DistributedSampler(dataset, *nested)
+        options["batch_sampler"] = torch.utils.data.BatchSampler(sampler, options.pop("batch_size"), False)
+    if order is not None:
+        options["sampler"] = order
+    if factory == "weighted":
+        options["sampler"] = lambda data: torch.utils.data.WeightedRandomSampler([data[0]["i"] + 1.0] * len(data), N)
+    if factory is not None:
+        dataset = FACTORIES[factory]
+    return DataLoader(dataset, share=share, **read_options(options))
 
 
 def errors(rank, share, **options):
@@ -460,7 +547,7 @@ SCENARIOS = {
     each.__name__: each
     for each in (
         *(passes, resumed, stepwise, refused, errors, interleaved, iterators, meshes, machines, strangers, pickled),
-        *(sliced, context_streams, doomed, forked),
+        *(sliced, context_streams, doomed, forked, listed),
     )
 }
 

@@ -55,8 +55,16 @@ assert_type(DataLoader(Images(), 4, device=Device("cuda:0", transform=halved)), 
 assert_type(DataLoader(Images(), 4, device=["cuda:0", "cuda:1"]), DataLoader[list[Any]])
 pair = Device(["cuda:0", "cuda:1"], transform=halved)
 assert_type(DataLoader(Images(), 4, device=pair), DataLoader[list[Tensor]])
-DataLoader(Images(), 4, collate_fn=longest)  # type: ignore[arg-type]
-DataLoader(Images(), None, collate_fn=together)  # type: ignore[arg-type]
+
+
+def sequential(data: torch.utils.data.Dataset[Any]) -> list[int]:
+    return [0, 1]
+
+
+assert_type(DataLoader(Images, 4, sampler=sequential, collate_fn=together), DataLoader[dict[str, Tensor]])
+assert_type(DataLoader(lambda: Lines(), 4, collate_fn=longest), DataLoader[str])
+DataLoader(Images(), 4, collate_fn=longest)  # type: ignore[misc]
+DataLoader(Images(), None, collate_fn=together)  # type: ignore[misc]
 
 # ---- or the type that the user declares
 

@@ -226,7 +226,10 @@ def _shares(sums, stages):
 
 
 def _rates(snapshot):
-    """Return the rates over the remembered batches, without the time between two runs."""
+    """Return the rates over the remembered batches, or over all of them, without the time between two runs."""
+    if not snapshot.segment_info["n_slots"]:  # no batch is remembered
+        per = 1e9 / max(1, snapshot.segment_info["loop_ns"])
+        return {"batches_per_s": snapshot.sums["batches"] * per, "mb_per_s": snapshot.sums["bytes"] / 1e6 * per}
     table = snapshot.table[snapshot.table["kind"] == 1] if snapshot.segment_info["push"] else snapshot.taken
     times = np.sort(table["taken_at"][table["taken_at"] > 0]).astype(np.float64)
     spent = float((table["waited_ns"] + table["step_ns"]).sum()) / 1e9

@@ -266,9 +266,9 @@ class Snapshot:
 
 
 class EmptySnapshot:
-    """The stand-in for a `Snapshot` without a segment: batches were made without one, or none has been made.
+    """The stand-in for a `Snapshot` without a segment of this process: other processes or the loop make the batches.
 
-    `meter` counts the batches that were made in the loop.
+    `meter` counts the batches that the loop has received.
     """
 
     def __init__(self, meter):
@@ -285,7 +285,7 @@ class EmptySnapshot:
             "push": False,
             "closed": True,
             "loop_steps": meter.batches,
-            "loop_wait_ns": meter.fetch_ns + meter.collate_ns,
+            "loop_wait_ns": meter.fetch_ns + meter.collate_ns or meter.wait_ns,
             "loop_ns": meter.spent_ns,
             "reads": meter.reads,
         }

@@ -88,6 +88,7 @@ class Known:
     tuned: bool = False  # whether the loader finds the number of workers
     # Then: (workers, their batches per second, more workers, theirs), if more were hardly faster.
     saturated: tuple[int, float, int, float] | None = None
+    lead: str = ""  # the rank that makes the batches; empty: this one does
     cpus: int | None = None  # that the loop's process may keep busy; None: it is this process
     # Of `slipring.ray.Loader`, summed over its workers: the ns spent waiting for Ray's blocks, and on all of fetching.
     block_wait_ns: float = 0.0
@@ -110,7 +111,7 @@ def verdict(snapshot, known=None):
     if late is not None:
         return Verdict("starting", *late, 1.0, True)
     if not len(snapshot.participants) and snapshot.segment_info["loop_steps"] >= FEW:
-        return _without_segment(f)
+        return _without_segment(f, known.lead)
     if len(f.table) < FEW:
         # If one of these batches hangs, this verdict stays: it must name the busy workers, and what they do.
         told = [f"Too early to tell: {len(f.table)} batches so far.", *under_way(snapshot)]
@@ -124,10 +125,16 @@ def verdict(snapshot, known=None):
     return Verdict(cause, begin + text, advice, share, bound)
 
 
-def _without_segment(f):
-    """Return the verdict on batches that were made in the loop, without a slot."""
+def _without_segment(f, lead):
+    """Return the verdict on batches that were made in the loop, without a slot, or by the rank that `lead` names."""
     share = float(f.loop_share)
     bound = share >= BOUND
+    if lead:
+        begin = (
+            f"{'Data-bound' if bound else 'Not data-bound'}: the loop waits {share:.1%} of its time for {lead}, which "
+        )
+        advice = "See the report of that rank." if bound else ""
+        return Verdict("rank" if bound else "ok", f"{begin}makes the batches.", advice, share, bound)
     if not bound:
         return Verdict("ok", f"Not data-bound: making batches takes {share:.1%} of the loop's time.", "", share)
     found = retries(f)

@@ -127,6 +127,7 @@ class TorchFrontend(Frontend):
     _bounds: tuple[int, int] | None = None  # (least, most), if the loader tunes the number of workers
     _worker_class = TorchWorker
     _sharing: Any = None  # the loader's part in share=: a `Lead`, a `Reader`, or None
+    _is_made_once = False  # only the lead has the dataset
 
     def _options(self, preload_depth):
         instance("workers", self.workers, Workers, OF_WORKERS)  # users may set it between epochs
@@ -407,6 +408,11 @@ class TorchFrontend(Frontend):
 
     def _checked(self, state_dict, takes_number):
         here = self._described()
+        if self._is_made_once and here.is_stream and not isinstance(state_dict, Mapping):
+            raise ValueError(
+                "load_state_dict() with a list of states divides an iterable dataset again, which each rank of share= "
+                "must do: give share= the dataset itself in each rank, not a function that makes it"
+            )
         if isinstance(state_dict, Mapping) and is_theirs(state_dict):
             state_dict = translated(self, states.header(here), state_dict)
         found = states.checked(here, state_dict, takes_number)
@@ -419,6 +425,9 @@ class TorchFrontend(Frontend):
         if state.finished:
             begin_source(source_of(self)[0], state)
         return state
+
+    def _waits(self, snapshot):
+        return {}, {"lead": self._sharing.connection.name} if isinstance(self._sharing, Reader) else {}
 
     def _load_ended(self, position, is_stream):
         load_ended(self.dataset, position, is_stream)  # it may restore generators, from which torch draws afterwards

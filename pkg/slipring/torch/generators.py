@@ -3,18 +3,23 @@
 import torch
 
 
-def generator_of(loader):
-    """Return the generator of the order: the sampler's, else the loader's; None means torch's global one.
-
-    The sampler may be inside batch samplers.
-    """
+def samplers_of(loader):
+    """Yield a loader's sampler, and those inside it, such as that of a batch sampler."""
     sampler = loader._index_sampler
     for _ in range(9):  # limited, because a sampler can be its own attribute
+        if sampler is None:
+            return
+        yield sampler
+        sampler = getattr(sampler, "sampler", None)
+
+
+def generator_of(loader):
+    """Return the generator of the order: the sampler's, else the loader's; None means torch's global one."""
+    for sampler in samplers_of(loader):
         if hasattr(sampler, "generator"):
             generator = sampler.generator
             if generator is None or isinstance(generator, torch.Generator):
                 return generator
-        sampler = getattr(sampler, "sampler", None)
     return loader.generator if isinstance(loader.generator, torch.Generator) else None  # torch refuses others
 
 

@@ -22,7 +22,7 @@ from slipring.torch.device.target import DeviceMethods
 from slipring.torch.drop_in.replacement import ReplacementMeta
 from slipring.torch.frontend import TorchFrontend
 from slipring.torch.iterators import TorchPass, read_again
-from slipring.torch.share import joined
+from slipring.torch.share import joining
 
 DEFAULTS = {"rng": "worker"}  # as in torch's loader
 
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     _Workers: TypeAlias = int | Literal["auto"] | tuple[int | None, int | None]
     _Made = TypeVar("_Made")
     _Sample = TypeVar("_Sample")
+    # With share=, also functions that make them.
+    _Dataset: TypeAlias = Samples[_Sample] | Callable[[], Samples[_Sample]]
+    _Sampler: TypeAlias = Iterable[Any] | Callable[[Any], Iterable[Any]]
+    _BatchSampler: TypeAlias = Iterable[Sequence[Any]] | Callable[[Any], Iterable[Sequence[Any]]]
 
     class _Iterator(private.BaseIterator, Generic[T_co]):  # common to both iterators, with and without devices
         def __iter__(self) -> Self: ...
@@ -111,8 +115,8 @@ class DataLoader(
     # The batch has the return type of `collate_fn`, which without batching is called with a sample.
     @overload
     def __init__(
-        self: DataLoader[_Made], dataset: Samples[_Sample], batch_size: None, shuffle: bool | None = None,
-        sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
+        self: DataLoader[_Made], dataset: _Dataset[_Sample], batch_size: None, shuffle: bool | None = None,
+        sampler: _Sampler | None = None, batch_sampler: _BatchSampler | None = None,
         num_workers: _Workers = 0, *, collate_fn: Callable[[_Sample], _Made],
         pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
         worker_init_fn: Callable[[int], object] | None = None,
@@ -122,8 +126,8 @@ class DataLoader(
     ) -> None: ...  # fmt: skip
     @overload
     def __init__(
-        self: DataLoader[_Made], dataset: Samples[_Sample], batch_size: int = 1, shuffle: bool | None = None,
-        sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
+        self: DataLoader[_Made], dataset: _Dataset[_Sample], batch_size: int = 1, shuffle: bool | None = None,
+        sampler: _Sampler | None = None, batch_sampler: _BatchSampler | None = None,
         num_workers: _Workers = 0, *, collate_fn: Callable[[list[_Sample]], _Made],
         pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
         worker_init_fn: Callable[[int], object] | None = None,
@@ -134,8 +138,8 @@ class DataLoader(
     # The batch has the return type of the device's `transform`.
     @overload
     def __init__(
-        self: DataLoader[_Made], dataset: Samples[Any], batch_size: int | None = 1, shuffle: bool | None = None,
-        sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
+        self: DataLoader[_Made], dataset: _Dataset[Any], batch_size: int | None = 1, shuffle: bool | None = None,
+        sampler: _Sampler | None = None, batch_sampler: _BatchSampler | None = None,
         num_workers: _Workers = 0, collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
         worker_init_fn: Callable[[int], object] | None = None,
@@ -146,8 +150,8 @@ class DataLoader(
     # A step is a list with one batch for each device.
     @overload
     def __init__(
-        self: DataLoader[list[Any]], dataset: Samples[Any], batch_size: int | None = 1, shuffle: bool | None = None,
-        sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
+        self: DataLoader[list[Any]], dataset: _Dataset[Any], batch_size: int | None = 1, shuffle: bool | None = None,
+        sampler: _Sampler | None = None, batch_sampler: _BatchSampler | None = None,
         num_workers: _Workers = 0, collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
         worker_init_fn: Callable[[int], object] | None = None,
@@ -158,8 +162,8 @@ class DataLoader(
     # `default_collate` makes the batch: declare its type by DataLoader[...](...).
     @overload
     def __init__(
-        self, dataset: Samples[Any], batch_size: int | None = 1, shuffle: bool | None = None,
-        sampler: Iterable[Any] | None = None, batch_sampler: Iterable[Sequence[Any]] | None = None,
+        self, dataset: _Dataset[Any], batch_size: int | None = 1, shuffle: bool | None = None,
+        sampler: _Sampler | None = None, batch_sampler: _BatchSampler | None = None,
         num_workers: _Workers = 0, collate_fn: None = None,
         pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
         worker_init_fn: Callable[[int], object] | None = None,
@@ -183,30 +187,29 @@ class DataLoader(
             self.rng = "sample" if self.rng == "sample" else "batch"  # batches must not depend on the number of workers
         if self.workers.pool is not None:
             self.rng = "sample" if self.rng == "sample" else "batch"  # the workers' generators serve other loaders too
-        super().__init__(
-            dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last,
-            timeout, worker_init_fn, multiprocessing_context, generator, prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers, pin_memory_device=pin_memory_device, in_order=in_order,
-        )  # fmt: skip
-        # torch would find these errors only at the first batch.
-        function("collate_fn", collate_fn)
-        function("worker_init_fn", worker_init_fn)
-        for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
-            if given is not None:
-                iterable(name, given, "an iterable of indices")
-        self._prepare()
-        # Wrong options raise now, not at the first batch. (The check for an accelerator is later: it may initialize a
-        # driver, which must not happen before a process forks.)
-        core = self._options(0 if self.device is None else self.device.preload or 0)
-        self.rank = core.rank
-        _ = self._rank_stride  # raises the errors of a sampler now
-        if self._dataset_kind == private.DatasetKind.Iterable:
-            check_threads(core.method, num_workers, multiprocessing_context, dataset)
-            core.check_stream(dataset)
-        elif self.batch_sampler is not None and self.num_workers:
-            log_lost_fast_path(dataset, None if collate_fn is torch.utils.data.default_collate else collate_fn)
-        if self.share is not None:
-            self._sharing = joined(self)
+        with joining(self, dataset, sampler, batch_sampler) as (dataset, sampler, batch_sampler):
+            super().__init__(
+                dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last,
+                timeout, worker_init_fn, multiprocessing_context, generator, prefetch_factor=prefetch_factor,
+                persistent_workers=persistent_workers, pin_memory_device=pin_memory_device, in_order=in_order,
+            )  # fmt: skip
+            # torch would find these errors only at the first batch.
+            function("collate_fn", collate_fn)
+            function("worker_init_fn", worker_init_fn)
+            for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+                if given is not None:
+                    iterable(name, given, "an iterable of indices")
+            self._prepare()
+            # Wrong options raise now, not at the first batch. (The check for an accelerator is later: it may initialize
+            # a driver, which must not happen before a process forks.)
+            core = self._options(0 if self.device is None else self.device.preload or 0)
+            self.rank = core.rank
+            _ = self._rank_stride  # raises the errors of a sampler now
+            if self._dataset_kind == private.DatasetKind.Iterable:
+                check_threads(core.method, num_workers, multiprocessing_context, dataset)
+                core.check_stream(dataset)
+            elif self.batch_sampler is not None and self.num_workers:
+                log_lost_fast_path(dataset, None if collate_fn is torch.utils.data.default_collate else collate_fn)
 
     # ---- iteration
 

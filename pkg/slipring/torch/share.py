@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import operator
 import os
 import socket
 
@@ -14,43 +15,127 @@ from slipring._core.passes.sharing import Lead, Reader, difference
 from slipring._core.ring import process
 from slipring._core.workers.stateful import attempt
 from slipring._version import __version__
-from slipring.errors import shown
-from slipring.torch.generators import generator_of
+from slipring.errors import LeadDied, shown
+from slipring.torch.generators import generator_of, samplers_of
 from slipring.torch.order import source_of
+from slipring.torch.placeholder import facts_of, is_factory, placeholder
 
 
-def joined(loader):
-    """Return the loader's `Lead` or `Reader`; None if no other rank of the group is on this machine.
+@contextlib.contextmanager
+def joining(loader, dataset, *samplers):
+    """Make the loader in the block, while the other ranks make theirs; yield its dataset and samplers.
 
-    All ranks of the group call it. It is the only collective operation of a loader.
+    All ranks of the group enter it with each loader. It is the only collective operation of a loader. An exception in
+    the block is raised in all ranks.
     """
-    groups = _groups(loader.share)
-    listener, address = listening()
+    if loader.share is None:
+        yield dataset, *samplers
+        return
+    meeting = _Meeting(loader.share, is_factory(dataset))
     try:
-        facts, error = attempt(_facts, loader)
-        here = {
-            "rank": torch.distributed.get_rank(),
-            "pid": process.pid(),
-            "machine": machine(),
-            "address": address,
-            "seed": None if error is not None else _seed(loader),
-            "facts": facts,
-            "error": None if error is None else f"{type(error).__name__}: {error}",
-        }
-        ranks = _gathered(here, groups)
-        _check(ranks, error)
+        error = None
+        try:
+            loader._is_made_once = meeting.is_made_once
+            yield meeting.made(dataset, samplers)
+        except LeadDied:
+            raise  # the ranks cannot meet again
+        except Exception as raised:
+            error = raised
+        loader._sharing = meeting.agreed(loader, error)
+    except BaseException:
+        for connection in meeting.connections:
+            connection.close()
+        raise
+
+
+class _Meeting:
+    """The exchange between the ranks of a group while each of them makes its loader.
+
+    Attributes
+    ----------
+    connections : list of Connection
+        To the readers on this machine, if this rank leads, or to the lead.
+    number : int or None
+        Of this reader; None: this rank leads.
+    """
+
+    def __init__(self, share, is_made_once):
+        self.groups, self.is_made_once = _groups(share), is_made_once
+        listener, address = listening()
+        try:
+            facts = {
+                "the version of slipring": __version__,
+                "the user": str(os.geteuid()),
+                "dataset": "a function that makes it" if is_made_once else "the dataset itself",
+            }
+            ranks = self.gathered(facts, pid=process.pid(), machine=machine(), address=address)
+            _check_number(ranks)
+            rank = torch.distributed.get_rank()
+            lead, *readers = (each for each in ranks if ranks[each]["machine"] == ranks[rank]["machine"])
+            self.number = None if rank == lead else readers.index(rank)
+            if self.number is None:
+                self.connections = accepted(listener, {ranks[reader]["pid"]: reader for reader in readers})
+            else:
+                self.connections = [connected(ranks[lead]["address"], lead, ranks[lead]["pid"])]
+        finally:
+            listener.close()
+
+    def gathered(self, facts, error=None, **more):
+        """Return {rank: what each rank has sent}, in the order of the ranks, if their facts are equal.
+
+        Raise the error of this rank, or a ValueError with that of another one.
+        """
+        here = {"facts": facts, "error": _text(error), **more}
+        found = [(torch.distributed.get_rank(), here)]
+        for group in reversed(self.groups):  # one dimension after the other: no group is made for all of them
+            rows = [None] * torch.distributed.get_world_size(group)
+            torch.distributed.all_gather_object(rows, found, group)
+            found = [each for row in rows for each in row]
+        if error is not None:
+            raise error
+        ranks = dict(sorted(found, key=operator.itemgetter(0)))
+        for rank, each in ranks.items():
+            if each["error"] is not None:
+                raise ValueError(_raised(rank, each["error"]))
+        _check_equal({rank: each["facts"] for rank, each in ranks.items()})
+        return ranks
+
+    def made(self, dataset, samplers):
+        """Return the dataset and samplers of this rank. Functions make them, that of the dataset only in the lead."""
+        if self.number is None:
+            dataset, error = attempt(dataset if self.is_made_once else lambda: dataset)
+            for connection in self.connections:
+                connection.send(None if error is not None else facts_of(dataset), _text(error))
+            if error is not None:
+                raise error
+        else:
+            facts, text = self.connections[0].receive()
+            if text is not None:
+                raise ValueError(_raised(self.connections[0].rank, text))
+            if self.is_made_once:
+                dataset = placeholder(facts, self.connections[0].name)
+        given = self.is_made_once
+        return dataset, *(each(dataset) if given and is_factory(each) else each for each in samplers)
+
+    def agreed(self, loader, error):
+        """Return the loader's `Lead` or `Reader`; None if no other rank of the group is on this machine.
+
+        `error` is the exception with which this rank could not make it.
+        """
+        facts, error = attempt(_facts, loader) if error is None else (None, error)
+        ranks = self.gathered(facts, error, seed=None if error is not None else _seed(loader))
         _agree(loader, ranks)
-        on_machine = [each for each in ranks.values() if each["machine"] == here["machine"]]
-        _check_number(ranks)
-        lead, *readers = on_machine
-        if not readers:
-            return None
-        if lead is not ranks[here["rank"]]:
-            number = [each["rank"] for each in readers].index(here["rank"])
-            return Reader(connected(lead["address"], lead["rank"], lead["pid"]), number, loader._engines.counters)
-        return Lead(accepted(listener, {each["pid"]: each["rank"] for each in readers}))
-    finally:
-        listener.close()
+        if self.number is not None:
+            return Reader(self.connections[0], self.number, loader._engines)
+        return Lead(self.connections) if self.connections else None
+
+
+def _text(error):
+    return None if error is None else f"{type(error).__name__}: {error}"
+
+
+def _raised(rank, text):
+    return f"share=: rank {rank} has raised {text}"
 
 
 @contextlib.contextmanager
@@ -88,16 +173,6 @@ def _groups(share):
     return share.get_all_groups()
 
 
-def _gathered(here, groups):
-    """Return {rank: what each rank has sent}, in the order of the ranks."""
-    found = [here]
-    for group in reversed(groups):  # one dimension after the other: no group is made for all of them
-        rows = [None] * torch.distributed.get_world_size(group)
-        torch.distributed.all_gather_object(rows, found, group)
-        found = [each for row in rows for each in row]
-    return {each["rank"]: each for each in sorted(found, key=lambda each: each["rank"])}
-
-
 def machine():
     """Return a text that is equal in the processes that can share memory and see one another."""
     try:
@@ -116,10 +191,9 @@ def _facts(loader):
     _check_options(loader)
     source, group, _ = source_of(loader)
     generator = generator_of(loader)
-    samplers = loader.batch_sampler, loader.sampler
+    samplers = [*samplers_of(loader)]
+    ranks = max(map(ranks_of, samplers))
     return {
-        "the version of slipring": __version__,
-        "the user": str(os.geteuid()),
         "batch_size": str(loader.batch_size),
         "num_workers": str(loader.num_workers),
         "prefetch_factor": str(loader.prefetch_factor),
@@ -135,7 +209,7 @@ def _facts(loader):
         "the class of the sampler": _name(source),
         "the length of the sampler": _length(source),
         "the sampler's batch_size": str(group or getattr(source, "batch_size", None)),
-        "the part of the samples that the sampler gives": f"rank {rank_of(*samplers)} of {_ranks(samplers)}",
+        "the part of the samples that the sampler gives": f"rank {rank_of(*samplers)} of {ranks}",
         "the part of the samples that the dataset gives": f"rank {_own(loader.dataset, 'rank')}",
         "the sampler's seed": str(_own(source, "seed")),
         "the seed (generator=)": "none" if generator is None else _digest(generator),
@@ -170,10 +244,6 @@ def _own(thing, name):
     return value if isinstance(value, int) else None
 
 
-def _ranks(samplers):
-    return max(ranks_of(sampler) for sampler in samplers)
-
-
 def _digest(generator):
     state = hashlib.sha256(generator.get_state().numpy().tobytes()).hexdigest()
     return f"{generator.initial_seed()}, state {state[:8]}"
@@ -186,14 +256,9 @@ def _seed(loader):
     return torch.empty((), dtype=torch.int64).random_().item()
 
 
-def _check(ranks, error):
-    """Raise ValueError in every rank for what one of them refuses, or for what differs; `error` is this rank's own."""
-    if error is not None:
-        raise error
-    for rank, each in ranks.items():
-        if each["error"] is not None:
-            raise ValueError(f"share=: rank {rank} has raised {each['error']}")
-    differs = difference({rank: each["facts"] for rank, each in ranks.items()})
+def _check_equal(facts):
+    """Raise ValueError for facts that differ among the ranks, from {rank: {name: text}}."""
+    differs = difference(facts)
     if differs is None:
         return
     hint = ""
@@ -218,22 +283,20 @@ def _check_number(ranks):
 
 def _agree(loader, ranks):
     """Give the loader what the first rank has proposed: a seed of the order, and the rank of random numbers."""
-    first = next(iter(ranks.values()))
-    if first["seed"] is not None:
-        _put_generator(loader, torch.Generator().manual_seed(first["seed"] & (1 << 63) - 1))
-    known = rank_of(loader.batch_sampler, loader.sampler)
+    first, proposed = next(iter(ranks.items()))
+    if proposed["seed"] is not None:
+        _put_generator(loader, torch.Generator().manual_seed(proposed["seed"] & (1 << 63) - 1))
+    known = rank_of(*samplers_of(loader))
     if loader.rank is None and known is None and _own(loader.dataset, "rank") is None and loader.rng != "sample":
-        loader.rank = first["rank"]
+        loader.rank = first
 
 
 def _put_generator(loader, generator):
     """Let the loader and its samplers draw from a generator, if they draw from torch's global one."""
     if loader.generator is None:
         loader.generator = generator
-    sampler = loader._index_sampler
-    for _ in range(9):  # as in `generator_of`
+    for sampler in samplers_of(loader):
         if hasattr(sampler, "generator"):
             if sampler.generator is None:
                 sampler.generator = loader.generator
             return
-        sampler = getattr(sampler, "sampler", None)

@@ -24,7 +24,7 @@ from slipring._core.passes.supervisor import Supervisor
 from slipring._core.ring.text import slots_held, timed_out
 from slipring._core.workers import error_record
 from slipring._core.workers.stateful import attempt
-from slipring.errors import BatchTooLarge, Closed, CorruptBatch, DescriptorClosed, SegmentFull, WorkerDied
+from slipring.errors import BatchTooLarge, Closed, CorruptBatch, DescriptorClosed, LoaderTimeout, SegmentFull, WorkerDied
 
 cdef object _exiting = exiting  # see slipring._core.passes.engine
 
@@ -319,6 +319,7 @@ cdef class Iteration(Pass):
                     if self.lead is None or self.ring.lent == 0:
                         raise slots_held(self.ring.n_slots, self.ring.circulating)
                     self.ring.await_free(min(clock() + IDLE, give_up, warn_at), self.lead.death_fd)
+                    attempt(self.lead.warn_of_slots, self.ring, began)
                 else:
                     # A publish into such a slot wakes this wait, although the batch is stale.
                     self.ring.await_ready(engine.busy_slot, min(clock() + IDLE, give_up, warn_at), self.death_fd)
@@ -394,6 +395,8 @@ cdef class Iteration(Pass):
         if self.position is None:
             raise Closed("the iteration has not begun")
         self.late = self.position.changes
+        if self.lead is not None and self.tasks.n == 0 and (text := self.lead.slots_kept(self.ring)):
+            return LoaderTimeout(f"no batch within timeout={self.options.timeout} s. {text}")
         seq = self.oldest_seq()
         return self.worded(timed_out(self.options.timeout, seq, self.options.num_workers, self.options.method))
 

@@ -43,6 +43,7 @@ cdef class SharedIteration(Pass):
     cdef uint64_t prefetch_depth  # how many the lead plans in advance; so many are planned here
     cdef bint planning, stopped, no_timeout
     cdef int copy, death_fd
+    cdef uint64_t spent_from  # when the loop took its last batch, or began
 
     def __init__(self, options, reading, seed, plan, position, on_end, **hooks):
         self.begin(options, reading, seed, plan, position, on_end, **hooks)
@@ -56,7 +57,7 @@ cdef class SharedIteration(Pass):
         self.reader, self.death_fd = reading.reader, reading.death_fd
         self.planned, self.batch, self.planning, self.stopped = {}, None, False, False
         self.prefetch_depth, self.copy = options.prefetch_depth, COPY[options.memory.copy]
-        self.no_timeout = no_timeout
+        self.no_timeout, self.spent_from = no_timeout, clock()
         if self.streams is not None and position.workers is None:
             position.workers = [WorkerPosition() for _ in self.streams.pending]
         if self.streams is None and position.workers is not None:
@@ -135,6 +136,9 @@ cdef class SharedIteration(Pass):
         """Take the batch that has come. No Python code runs until it is stored where the next call finds it."""
         cdef Task task = Task.__new__(Task)
         cdef SharedBatch batch = self.reader.take()
+        cdef uint64_t there = clock()
+        self.meter.spent_ns += there - self.spent_from
+        self.spent_from = there
         self.lease, self.batch, self.received = batch.lease, batch, task
         task.seq, task.sequence, task.slot = batch.seq, batch.sequence, batch.lease.slot
         task.worker = None if batch.worker < 0 else batch.worker

@@ -98,6 +98,14 @@ class Connection:
             yield pickle.loads(data), [*itertools.chain(*numbers)]
             self.inbox.popleft()
 
+    def receive(self):
+        """Wait for a message without descriptors, and return it; raise `LeadDied` if none will come."""
+        while not (arrived := [message for message, _ in self.messages()]):
+            if self.is_over or self.is_dead():
+                raise LeadDied(f"{self.name} has died before it had made its loader", rank=self.rank, pid=self.pid)
+            polled([self.socket.fileno(), self.pidfd], -1)
+        return arrived[0]
+
     def close(self):
         """Close the connection."""
         if self.owner.is_here and self.pidfd >= 0:

@@ -294,7 +294,7 @@ class EngineCache:
 
     def __init__(self):
         self.counters = Counters()
-        self.local = Meter()  # batches that were made without workers
+        self.local = Meter()  # batches that were made without workers, or by another process
         self.counters.meters.append(self.local)
         self.number = LoaderNumber()  # in the pools that it shares with other processes
         self._concurrency = None  # of such batches

@@ -73,7 +73,7 @@ class Lead:
     """
 
     def __init__(self, connections):
-        self.connections, self.passes, self.warn_at = connections, 0, 0
+        self.connections, self.passes, self.warn_at, self.warned_of = connections, 0, 0, 0
         self.own = None  # what the readers get from the frontend when the next pass begins
         self.owner, self.dead = Owner(), set()
         self.answered = [0] * len(connections)  # the newest pass that each reader takes part in, or is absent from
@@ -168,6 +168,26 @@ class Lead:
             "iter() of the loader as often as the others"
         )
 
+    def slots_kept(self, ring):
+        """Return the text that names the readers to which the lack of free slots is due; None: to no reader."""
+        kept = ring.kept_by_readers()
+        most = max(map(sum, kept))
+        names = ", ".join(
+            f"{connection.name}, which keeps {batches} batches and has not taken {behind}"
+            for connection, (batches, behind) in zip(self.connections, kept, strict=True)
+            if batches + behind == most
+        )
+        return most and (
+            f"share=: no slot of {ring.n_slots} is free, so the next batches wait for {names}: it must drop batches or "
+            "take them sooner; Memory(slots=) sets the number of slots"
+        )
+
+    def warn_of_slots(self, ring, since):
+        """Log once which readers keep the slots for which the loop has waited since a time in ns."""
+        if now() - since >= WARN_AFTER and self.warned_of != since and (text := self.slots_kept(ring)):
+            self.warned_of = since
+            log.warning("%s (it has been so for %s)", text, duration((now() - since) / 1e9))
+
     def recover_dead(self, engine):
         """Release the slots that dead readers have in an engine's segment."""
         for fd, _ in self.deaths.poll(0):
@@ -226,12 +246,12 @@ class Reader:
         To the lead.
     number : int
         Of the reader.
-    counters : Counters
-        They get the figures.
+    engines : EngineCache
+        The loader's; it gets the figures.
     """
 
-    def __init__(self, connection, number, counters):
-        self.connection, self.number, self.counters, self.passes = connection, number, counters, 0
+    def __init__(self, connection, number, engines):
+        self.connection, self.number, self.engines, self.passes = connection, number, engines, 0
         self.attached = self.segment = None  # the newest `SharedSegment`, and that of the newest pass
         self.newest = lambda: None  # a weak reference to the newest `ReaderPass`
         self.ends = {}  # pass -> how the lead has ended it: (results, text, pickle, is_fatal)
@@ -277,9 +297,9 @@ class Reader:
         facts, _, segment = self.begun.pop(self.passes)
         if segment is not self.segment:
             if self.segment is not None:
-                self.segment.close(self.counters)
-            self.counters.meters.append(segment.meter)
-            self.segment = segment
+                self.segment.close(self.engines.counters)
+            self.engines.counters.meters.append(segment.meter)
+            self.segment, self.engines.local = segment, segment.meter
         if (before := self.newest()) is not None and before.segment is segment:
             before.leave()  # the lead has ended that pass
         reading = ReaderPass(self, self.passes, facts, segment)

@@ -29,7 +29,7 @@ cdef class Meter:
     cdef public uint64_t kept_batches, skipped_samples
     cdef public uint64_t fetch_ns, collate_ns, idle_ns, wait_ns
     cdef public uint64_t unpickle_ns  # of decoding batches with pickled leaves
-    cdef public uint64_t spent_ns  # of passes over batches in no slot
+    cdef public uint64_t spent_ns  # of passes over batches in no slot, or in those of another process
     cdef public uint64_t last_ready_ns  # how long the last batch had been ready when it was taken
     cdef uint64_t taken_at  # time of the last take, ns of `clock`; 0: none yet in this iteration
     cdef uint64_t remote[8]  # reads outside of any segment, as in `sr_header.reads`

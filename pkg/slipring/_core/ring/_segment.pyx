@@ -590,6 +590,17 @@ cdef class Segment:
     cdef int reader_info(self, uint32_t participant, c.sr_reader_info *info) except -1:
         return check(c.sr_reader_info_of(self.ptr, participant, info))
 
+    def kept_by_readers(self):
+        """Return (batches that it keeps, shared batches that it has not taken) of each reader."""
+        cdef c.sr_reader_info info
+        cdef uint32_t number
+        found = []
+        self.made()
+        for number in range(self.n_readers):
+            self.reader_info(self.n_participants + number, &info)
+            found.append((info.leases, info.behind))
+        return found
+
     cdef bint has_ended(self, uint32_t participant) noexcept:
         """Return whether the participant's process has ended, or runs another program."""
         return c.sr_participant_ended(self.ptr, participant) == 1
