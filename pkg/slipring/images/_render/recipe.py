@@ -125,14 +125,14 @@ class Recipe:
         self._ops.append(operation)
 
     def _move_parts(self, kind, *numbers):
-        if self.parts:  # most samples have none, and need no move
-            move = kind(*numbers)
-            for part in self.parts:
-                part.move(move, self.height, self.width)
+        move = kind(*numbers)
+        for part in self.parts:
+            part.move(move, self.height, self.width)
 
     def crop(self, top: int, left: int, height: int, width: int, fill: Sequence[float] = BLACK) -> None:
         """Show a part only; where it reaches beyond the image, `fill` (red, green, blue; 0 to 255) is shown."""
-        self._move_parts(CropOp, top, left, height, width)
+        if self.parts:
+            self._move_parts(CropOp, top, left, height, width)
         if self._last_crop and self._last_crop[0] == self._steps and self._shows(top, left, height, width):
             _, self.height, self.width, first, begin, fill = self._last_crop
             self._last_crop = None
@@ -182,7 +182,8 @@ class Recipe:
     def resize(self, height: int, width: int, interpolation: str) -> None:
         """Scale to a size."""
         numbers = height, width, INTERPOLATIONS.index(interpolation)
-        self._move_parts(ResizeOp, *numbers)
+        if self.parts:
+            self._move_parts(ResizeOp, *numbers)
         if self.is_view and self.view.can_resize:
             self.view.resize(height, width)
             self.filter = numbers[2]
@@ -199,7 +200,8 @@ class Recipe:
         self._mirror(VerticalFlipOp, "vertical_flip")
 
     def _mirror(self, kind, name):
-        self._move_parts(kind)
+        if self.parts:
+            self._move_parts(kind)
         if self._is_per_pixel:
             setattr(self.view, name, not getattr(self.view, name))
         else:

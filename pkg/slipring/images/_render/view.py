@@ -99,13 +99,8 @@ class View:
     def allows(self, top: int, left: int, height: int, width: int) -> bool:
         """Return whether `crop` is possible: it needs no pixels that an earlier crop has removed, and shows some."""
         top, left = self._unmirrored(top, left, height, width)
-        there = zip((top, left), (height, width), self.window[:2], self.window[2:], self.to)
-        return not any(
-            (first < 0 < seen_first)
-            or (first + size > seen and seen_first + seen < whole)
-            or not -size < seen_first + first < whole
-            for first, size, seen_first, seen, whole in there
-        )
+        rows, columns = (self.window[0], self.window[2], self.to[0]), (self.window[1], self.window[3], self.to[1])
+        return _allows(top, height, *rows) and _allows(left, width, *columns)
 
     def _unmirrored(self, top, left, height, width):
         """Return the place of a part of the window before the flips."""
@@ -125,6 +120,13 @@ class View:
         self.box = self.box[0] + top, self.box[1] + left, rows, columns
         self.to = height, width
         self.window = 0, 0, height, width
+
+
+def _allows(first, size, seen_first, seen, whole):
+    """Return whether a crop of one axis is possible: `seen` pixels of the `whole` are seen, from `seen_first` on."""
+    if first < 0 < seen_first or (first + size > seen and seen_first + seen < whole):
+        return False
+    return -size < seen_first + first < whole
 
 
 def interpolation_name(value: Any, others: tuple[str, ...] = ()) -> Interpolation:

@@ -27,7 +27,9 @@ _OF_PATCHES = "patches", "patch_coord", "patch_valid"  # the keys of a sample
 
 
 class Renderer:
-    """Makes the arrays of samples; see `ImageDataset` for the parameters.
+    """Makes the arrays of images; see `ImageDataset` for the parameters.
+
+    `followers` are the keys of the parts of a sample that follow its images; None: a sample has images only.
 
     Attributes
     ----------
@@ -44,7 +46,7 @@ class Renderer:
     side : int or None
         The shorter side to which images are shrunk first.
     is_single : bool
-        A sample is one array, not a tuple of them.
+        A sample is one array, not several.
     reading, whole : ImageReading
         How an image is decoded, and how it is decoded as a whole and as it is stored, in order to be cropped later.
     dtype, storage : str
@@ -102,7 +104,7 @@ class Renderer:
         return made
 
     def of_crops(self, *, converts):
-        """Return a copy that makes an array of any size of each crop; unless `converts`, of the pixel values."""
+        """Return a copy that makes an array of each crop, of any size; without `converts`, of the pixel values."""
         made = copy.copy(self)
         made.is_single, made.shapes, made._patches = True, None, None
         if not converts:
