@@ -1,4 +1,4 @@
-"""`Rule` describes an option, a `Group` has several; `suggesting` advises who gives an unknown one."""
+"""`Rule` describes an option, a `Group` has several, and `suggesting` names a known option for an unknown one."""
 
 import dataclasses
 import functools
