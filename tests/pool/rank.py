@@ -90,7 +90,7 @@ class Answers:
     """What a rank can be asked."""
 
     def __init__(self):
-        self.loaders, self.iterators = {}, {}
+        self.loaders, self.iterators, self.concurrent = {}, {}, []
 
     def make(self, name="train", **options):
         self.loaders[name] = loader_of(**options)
@@ -103,6 +103,15 @@ class Answers:
             del self.iterators[name]
             return None
         return np.asarray(batch).tolist()
+
+    def iterate(self, n, name="train"):
+        """Begin `n` iterations of a loader concurrently; return the pids that made the first batch of each."""
+        self.concurrent = [iter(self.loaders[name]) for _ in range(n)]
+        return sorted({int(np.asarray(next(each))[0][2]) for each in self.concurrent})
+
+    def finish(self):
+        """Read the iterations of `iterate` to their ends; return the number of their other batches."""
+        return sum(len(list(each)) for each in self.concurrent)
 
     def epoch(self, name="train"):
         """Read an epoch; return a digest of its bytes (the workers' pids left out), and the state after it."""

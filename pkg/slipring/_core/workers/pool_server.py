@@ -29,7 +29,6 @@ from slipring._core.workers.worker_main import one_thread
 
 LINE = 64  # bytes of a worker's wake word in the wake file: sr_wake_line
 STARTER_S = 60.0  # for the process that starts the pool to connect
-READ_S = 30.0  # for the rest of a message: a stopped process must not stop the pool
 GRACE_S = 5.0  # for the workers to end when the last loader has gone
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -94,7 +93,10 @@ class PooledWorker:
 
 
 class PoolServer:
-    """The pool. Everything happens in one thread, in the order in which messages and deaths arrive."""
+    """The pool. Everything happens in one thread, in the order in which messages and deaths arrive.
+
+    No socket blocks: a stopped process, or one that is slow to read, must not stop the pool.
+    """
 
     def __init__(self, listener):
         self.listener = listener
@@ -129,7 +131,7 @@ class PoolServer:
         if user != os.geteuid():
             channel.close()
             return
-        sock.settimeout(READ_S)
+        sock.setblocking(False)
         try:
             member = Member(next(self.keys), channel, pid)
         except OSError as error:  # it has died already, or is of another PID namespace
@@ -143,24 +145,37 @@ class PoolServer:
 
     def _hear(self, member):
         try:
-            what, *arguments = member.channel.receive()
+            message = self._next_message(member.channel)
         except (EOFError, OSError):
             self._lose(member)
         except Exception as error:  # users' classes run when they are unpickled
             self._refuse(member, error)
         else:
-            try:
-                getattr(self, f"_{what}")(member, *arguments)
-            except Exception as error:
-                self._refuse(member, error)
+            if message is not None:
+                try:
+                    getattr(self, f"_{message[0]}")(member, *message[1:])
+                except Exception as error:
+                    self._refuse(member, error)
 
-    def _tell(self, member, *message):
-        try:
-            member.channel.send(*message)
-        except EOFError:
-            pass  # it is about to be lost, by its own event
-        except OSError:  # a timeout: a part of the message may have been sent, so no other one can follow
-            member.channel.sock.shutdown(socket.SHUT_RDWR)
+    def _next_message(self, channel):
+        """Send what is left for a process, and return its next message; None: none has arrived completely."""
+        channel.flush()
+        self._await_socket(channel)
+        return channel.receive()
+
+    def _await_socket(self, channel):
+        """Wait until a socket takes bytes again, if some are left for it."""
+        if channel in self.selector.get_map():
+            key = self.selector.get_key(channel)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.unsent else 0)
+            if events != key.events:
+                self.selector.modify(channel, events, key.data)
+
+    def _tell(self, receiver, *message):
+        """Send a message to a loader or a worker."""
+        with contextlib.suppress(EOFError, OSError):  # its process has ended: an event of its own follows
+            receiver.channel.send(*message)
+            self._await_socket(receiver.channel)
 
     def _refuse(self, member, error):
         self._tell(member, "refused", "".join(traceback.format_exception(error)))
@@ -266,6 +281,7 @@ class PoolServer:
     def _start(self, number):
         """Fork a worker, which has all datasets that are here, and let it serve all loaders."""
         mine, theirs = socket.socketpair()
+        mine.setblocking(False)
         ready = {source.serial: source.parts for source in self.sources.values() if source.parts is not None}
         forget = partial(self._forget, mine)
         with no_collection():
@@ -314,8 +330,7 @@ class PoolServer:
 
     def _order(self, worker, *message):
         """Send a message to a worker and, if it waits for a task, make it read its messages."""
-        with contextlib.suppress(EOFError, OSError):  # it has died: `_reap` follows
-            worker.channel.send(*message)
+        self._tell(worker, *message)
         for member in self.members.values():
             if member.ring is not None and worker.number + 1 < member.ring.n_participants:
                 member.ring.wake_worker(worker.number + 1)  # all segments have the same wake word
@@ -330,10 +345,13 @@ class PoolServer:
 
     def _listen(self, worker):
         try:
-            _, key = worker.channel.receive()
+            message = self._next_message(worker.channel)
         except (EOFError, OSError):
             self.selector.unregister(worker.channel)  # its pidfd tells the rest
             return
+        if message is None:
+            return
+        _, key = message
         member = self.members[key]
         member.attached.discard(worker.number)
         member.ring.recover(worker.number + 1, thread=True)  # its process lives, and so may arrays in the slots
