@@ -108,6 +108,13 @@ class Workers(Group):
         which torch's loader takes the first. None: workers of its own.""",
         checks.pool_name,
     )
+    memory: int | str | None = option(
+        None,
+        """Bytes, such as "64GiB", that the slots of all loaders of the `pool` and the caches of their datasets may take
+        together. If they are used up, loaders read fewer batches ahead, and wait. The loaders of a pool must agree on
+        it. None: no limit but the machine's.""",
+        lambda name, value: value if value is None else checks.size_in_bytes(name, value),
+    )
     snapshot_every_n_steps: int | None = option(
         1,
         """If the dataset or its iterator is Stateful, its state travels with every n-th batch of the loader. After a

@@ -14,6 +14,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 import traceback
 from functools import partial
 from multiprocessing import spawn
@@ -24,72 +25,18 @@ from slipring._core.ring.signals import no_collection
 from slipring._core.workers import pool_client
 from slipring._core.workers.channel import Channel, Duplicate
 from slipring._core.workers.deaths import manner
+from slipring._core.workers.pool_budget import Budget, Part
+from slipring._core.workers.pool_members import Member, PooledWorker, Source
 from slipring._core.workers.pool_worker import pool_worker_main
 from slipring._core.workers.worker_main import one_thread
 
 LINE = 64  # bytes of a worker's wake word in the wake file: sr_wake_line
 STARTER_S = 60.0  # for the process that starts the pool to connect
+DIVIDE_S = 0.05  # how often segments are checked that must give memory to others
+REVIEW_S = 1.0  # how often the budget is divided again, because the size of batches has changed
+PATIENCE_S = 20.0  # for them to do so: their loops may wait for one that has none
 GRACE_S = 5.0  # for the workers to end when the last loader has gone
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-
-
-class Source:
-    """What loaders of several processes share: a dataset with its functions, loaded once.
-
-    Attributes
-    ----------
-    serial : int
-        No other source of this pool had it.
-    description : dict
-        Of the loader that came first; see `pool_client.described`.
-    parts : tuple or None
-        See `worker_main.parts_of`; None: not here yet.
-    bringer : Member or None
-        The loader that was asked for the parts.
-    members : set of Member
-    """
-
-    def __init__(self, serial, description):
-        self.serial, self.description = serial, description
-        self.parts = self.bringer = None
-        self.members = set()
-
-
-class Member:
-    """A loader's connection.
-
-    Attributes
-    ----------
-    ring, rest, base_seed
-        Of the current workers; `ring` is None before the first and after a loader has stopped them.
-    attached : set of int
-        The numbers of the workers that serve the segment, or will as soon as they read their messages.
-    stopping : bool
-        The workers have been told to leave the segment.
-    gone : bool
-        The loader's process has ended, or the loader.
-    """
-
-    def __init__(self, key, channel, pid):
-        self.key, self.channel, self.pid = key, channel, pid
-        self.pidfd = os.pidfd_open(pid)
-        self.source = self.ring = self.rest = None
-        self.base_seed, self.cpus = 0, set()
-        self.attached = set()
-        self.stopping = self.gone = False
-
-    @property
-    def num_workers(self):
-        return self.source.description["num_workers"]
-
-
-class PooledWorker:
-    """A worker process. `sources`: the serial numbers of those that it has; `leaves`: it was told to end."""
-
-    def __init__(self, number, process, channel, sources):
-        self.number, self.process, self.channel, self.sources = number, process, channel, sources
-        self.pidfd = os.pidfd_open(process.pid)
-        self.leaves = False
 
 
 class PoolServer:
@@ -105,6 +52,7 @@ class PoolServer:
         self.members, self.sources, self.workers = {}, {}, {}  # by key, by the loaders' number, by number
         self.keys, self.serials = itertools.count(), itertools.count()
         self.prepared = False
+        self.budget, self.divided = None, True  # divided: each loader has its part
         self.wake_fd = os.memfd_create("slipring-wake")
         os.ftruncate(self.wake_fd, (MAX_WORKERS + 1) * LINE)
 
@@ -113,13 +61,15 @@ class PoolServer:
         timeout = STARTER_S
         while self.members or timeout is not None:
             events = self.selector.select(timeout)
+            if not (events and self.divided):
+                self._divide()
             if not events and not self.members:
                 break  # the process that started the pool has died before it connected
             for key, _ in events:
                 if key.fd in self.selector.get_map():  # an earlier event may have ended it
                     key.data()
             if self.members:
-                timeout = None
+                timeout = DIVIDE_S if not self.divided else None if self.budget is None else REVIEW_S
         self._end_workers()
 
     # ---- loaders come and go
@@ -196,7 +146,11 @@ class PoolServer:
             member.ring.close()  # no wait of a worker in this segment may go on
             self._stop(member)
         else:
-            del self.members[member.key]
+            self._forget_member(member)
+
+    def _forget_member(self, member):
+        del self.members[member.key]
+        self._divide()
 
     def _leave_source(self, member):
         source = member.source
@@ -208,8 +162,15 @@ class PoolServer:
 
     # ---- what loaders say
 
-    def _hello(self, member, number, description, cpus):
-        member.cpus = cpus
+    def _hello(self, member, number, description, cpus, ranks):
+        member.cpus, member.ranks = cpus, ranks
+        memory = description["memory"]
+        others = [each for each in self.members.values() if each.source is not None]
+        if others and others[0].source.description["memory"] != memory:
+            differs = {**description, "memory": others[0].source.description["memory"]}
+            self._tell(member, "differs", others[0].pid, differs)
+            return
+        self.budget = None if memory is None else self.budget or Budget(memory)
         source = self.sources.get(number)
         if source is None:
             source = self.sources[number] = Source(next(self.serials), description)
@@ -249,6 +210,9 @@ class PoolServer:
         """Let workers serve a loader's segment."""
         ring.use_wake_file(self.wake_fd)
         member.ring, member.rest, member.base_seed, member.stopping = ring, rest, base_seed, False
+        if self.budget is not None:
+            member.part = Part(ring)
+            self._divide()
         for number in range(member.num_workers):
             if number in self.workers:
                 self._attach(self.workers[number], member)
@@ -261,6 +225,8 @@ class PoolServer:
         # When a loader goes, busy workers may not have read yet what they were told when it stopped.
         if not member.stopping:
             member.stopping = True
+            for number in list(member.asks):
+                self._refuse_memory(member, number)
             for number in member.attached:
                 self._order(self.workers[number], "detach", member.key)
         self._settle(member)
@@ -272,9 +238,53 @@ class PoolServer:
         member.ring = member.rest = None
         member.stopping = False
         if member.gone:
-            del self.members[member.key]
+            self._forget_member(member)
         else:
             self._tell(member, "stopped")
+
+    # ---- memory
+
+    def _divide(self):
+        """Divide the budget among the loaders, and answer the workers that wait for memory."""
+        if self.budget is None:
+            return
+        sources = set(self.sources.values())
+        self.budget.count_caches(source.parts[0] for source in sources if source.parts is not None)
+        parts = self._parts_of_budget()
+        expected = sum(max(len(each.members), *(member.ranks for member in each.members)) for each in sources)
+        self.divided = self.budget.divide(parts, max(0, expected - len(parts)) + 1)
+        for member in list(self.members.values()):
+            for number, (needed, give_up) in list(member.asks.items()):
+                waits = member.part.limit < member.part.target and time.monotonic() < give_up
+                if member.part.left < needed and not waits and needed <= self.budget.free(parts):
+                    member.part.allow(member.part.taken + needed)
+                if member.part.left >= needed:
+                    self._answer(member, number, None)
+                elif not waits:
+                    self._refuse_memory(member, number)
+
+    def _parts_of_budget(self):
+        return [member.part for member in self.members.values() if member.part is not None]
+
+    def _short(self, worker, key, slot_bytes, needed):
+        """Give a segment more memory, for a batch that lacks `needed` bytes; its slot then has `slot_bytes`."""
+        member = self.members[key]
+        before, member.part.slot_bytes = member.part.slot_bytes, max(member.part.slot_bytes, slot_bytes)
+        if member.stopping or not self.budget.suffices(self._parts_of_budget()):
+            member.part.slot_bytes = before
+            member.part.measure()
+            self._refuse_memory(member, worker.number)
+        else:
+            member.asks[worker.number] = needed, time.monotonic() + PATIENCE_S
+            self._divide()
+
+    def _refuse_memory(self, member, number):
+        parts, budget = self._parts_of_budget(), self.budget
+        self._answer(member, number, (member.part.limit, budget.nbytes, budget.cached, len(parts)))
+
+    def _answer(self, member, number, refused):
+        member.asks.pop(number, None)
+        self._tell(self.workers[number], "memory", refused)
 
     # ---- workers
 
@@ -351,7 +361,11 @@ class PoolServer:
             return
         if message is None:
             return
-        _, key = message
+        what, *said = message
+        getattr(self, f"_{what}")(worker, *said)
+
+    def _detached(self, worker, key):
+        """A worker has left a segment."""
         member = self.members[key]
         member.attached.discard(worker.number)
         member.ring.recover(worker.number + 1, thread=True)  # its process lives, and so may arrays in the slots
@@ -383,6 +397,7 @@ class PoolServer:
         in_flight = member.ring.in_flight(participant)
         member.ring.recover(participant)
         member.attached.discard(worker.number)
+        member.asks.pop(worker.number, None)
         if not (worker.leaves or member.stopping):
             self._tell(
                 member, "died", worker.number, worker.process.pid, exitcode, manner(exitcode), in_flight, serving
