@@ -13,7 +13,7 @@ import numpy as np
 
 import slipring
 from slipring.errors import SlipringError
-from tests.support.inside import engine_of
+from tests.support.inside import engine_of, look, states
 from tests.support.leaks import read
 from tests.support.processes import ROOT, until
 
@@ -123,9 +123,10 @@ class Answers:
         return [int(row[0]) for batch in self.kept for row in batch]
 
     def usage(self, name="train"):
-        """Return what the loader's segment takes, and what it may take."""
+        """Return what the loader's segment takes, what it may take, and how many batches are not made yet."""
         ring = engine_of(self.loaders[name]).ring
-        return {**ring.usage, "budget": ring.budget}
+        unfinished = sum(state in ("task", "claimed", "shared") for state in states(look(ring).slots))
+        return {**ring.usage, "budget": ring.budget, "unfinished": unfinished}
 
     def report(self, name="train"):
         return self.loaders[name].report(ranks=True).dict()

@@ -12,17 +12,21 @@ from tests.support.processes import until
 
 MIB = 1 << 20
 BATCH = {"n": 64, "size": 28 * 1024}  # a batch of four rows has 0.9 MiB
+ENOUGH = int(8.4 * MIB)  # for the controls and two batches of each of three loaders
 
 
 def quiet(started):
-    """Wait until no rank's segment changes; return what each takes."""
-    seen = []
-    until(lambda: seen.append([rank.ask("usage") for rank in started]) or seen[-1:] == seen[-2:-1], "no change")
-    return seen[-1]
+    """Wait until no batch is being made; return what each rank's segment takes."""
+    until(lambda: not any(each["unfinished"] for each in usages(started)), "no batch is made")
+    return usages(started)
+
+
+def usages(started):
+    return [rank.ask("usage") for rank in started]
 
 
 def budgets_of(started):
-    return [rank.ask("usage")["budget"] for rank in started]
+    return [each["budget"] for each in usages(started)]
 
 
 def taken(started):
@@ -158,13 +162,13 @@ def test_the_caches_of_the_dataset_count():
 @pytest.fixture
 def crowded():
     """Three ranks; the first two have read ahead and pause, so that the third one's first batch has no memory."""
-    with ranks(3, data=BATCH, memory=int(8.6 * MIB), prefetch_factor=4) as (first, second, third):
-        first.ask("batch")
-        first.ask("batch")
-        quiet([first])
-        second.ask("batch")
-        second.ask("batch")
-        quiet([first, second])
+    with ranks(3, data=BATCH, memory=ENOUGH, prefetch_factor=4) as (first, second, third):
+        for rank, budget in ((first, 5.4 * MIB), (second, 2.7 * MIB)):
+            rank.ask("batch")
+            until(lambda rank=rank, budget=budget: rank.ask("usage")["budget"] > budget, "its part of the memory")
+            rank.ask("batch")  # from now on, it reads ahead as much as that allows
+            quiet([first, second] if rank is second else [first])
+        assert first.ask("usage")["used"] > 4.3 * MIB  # four batches are ready
         yield first, second, third
 
 
@@ -174,7 +178,7 @@ def test_a_rank_waits_until_others_give_memory_back(crowded):
     while batch := first.ask("batch"):
         assert "error" not in batch
     assert "error" not in third.answer()
-    assert taken(crowded) <= 8.6 * MIB
+    assert taken(crowded) <= ENOUGH
     assert rows_of(batches_until_the_end(second))
 
 
@@ -183,7 +187,7 @@ def test_a_rank_that_nobody_gives_memory_gets_an_error_after_a_while(crowded):
     first, _, third = crowded
     answer = third.ask("batch")
     assert answer["error"] == "SegmentFull" and "the rest is for 3 loaders" in answer["text"]
-    assert first.ask("epoch")["pids"]
+    assert len(list(batches_until_the_end(first))) == 14
 
 
 def test_workers_and_ranks_that_are_killed_cost_no_memory_and_no_batch():
