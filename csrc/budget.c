@@ -8,15 +8,17 @@
 void sr_usage_of(const sr_ring *ring, sr_usage *out)
 {
     *out = (sr_usage){.fixed = ring->data_off + ring->n_slots * SR_PAYLOAD_COMMIT};
-    for (uint32_t i = 0; i < ring->n_slots; i++) {
-        uint64_t payload = sr_load_relaxed(&ring->slots[i].committed);
-        out->fixed += sr_load_relaxed(&ring->slots[i].task_committed);
-        out->used += payload;
-        out->largest = payload > out->largest ? payload : out->largest;
-    }
-    out->used += out->fixed - ring->n_slots * SR_PAYLOAD_COMMIT;
+    /* Announcements first: a participant raises its mark before it ends its announcement. */
     for (uint32_t i = 0; i < ring->n_participants; i++)
         out->used += (uint64_t)sr_pages_of(sr_load_ordered(&ring->participants[i].growing)) * SR_PAGE; /* [B2] */
+    out->used += ring->data_off;
+    for (uint32_t i = 0; i < ring->n_slots; i++) {
+        uint64_t payload = sr_load_relaxed(&ring->slots[i].committed);
+        uint64_t task = sr_load_relaxed(&ring->slots[i].task_committed);
+        out->used += payload + task;
+        out->fixed += task;
+        out->largest = payload > out->largest ? payload : out->largest;
+    }
 }
 
 uint64_t sr_budget(const sr_ring *ring) { return sr_load_relaxed(&ring->header->budget); }
