@@ -63,7 +63,7 @@ def gather(verdict, snapshot):
 
 
 def memory_of(snapshot):
-    """Return the bytes of the batches in the slots; what the rank's pool allows its segment, or None; and who waits.
+    """Return the bytes of the batches in a rank's slots, and the bytes that its pool allows its segment, or None.
 
     "waits_for_memory" is True while a worker has no memory for the rank's next batch.
     """

@@ -94,7 +94,7 @@ class Options:
         elif self.workers.memory is not None:
             raise ValueError(
                 f"workers=Workers(memory={self.workers.memory}) limits the memory of a pool, and there is none: give "
-                "pool= too, or leave memory= out. Memory(slots=) limits the batches of one loader"
+                "pool= too, or leave memory= out. Memory(slots=...) limits the batches of one loader"
             )
         if self.n_slots > MAX_SLOTS:
             raise ValueError(
