@@ -31,18 +31,6 @@ void sr_set_budget(sr_ring *ring, uint32_t participant, uint64_t bytes, sr_usage
     while (out->used > bytes && sr_trim_free(ring, participant));
 }
 
-int sr_check_budget(const sr_ring *ring, uint64_t need, uint64_t others, sr_alloc_error *why)
-{
-    uint64_t bytes = sr_load_ordered(&ring->header->budget); /* [B1] partner: [B2] */
-    if (bytes == 0)
-        return 0;
-    uint64_t used = sr_committed(ring) + others, available = bytes > used ? bytes - used : 0;
-    if (need <= available)
-        return 0;
-    *why = (sr_alloc_error){.limit = SR_LIMIT_BUDGET, .needed = need, .free = available};
-    return -ENOSPC;
-}
-
 int sr_fillable(const sr_ring *ring, int enough)
 {
     uint64_t bytes = sr_budget(ring);

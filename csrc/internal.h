@@ -77,9 +77,6 @@ int sr_check_memory(int fd, uint64_t need, sr_alloc_error *why);
 /* Clear a dead participant's announced growth, unless its word differs from `seen` by now; wake the participants that
  * wait for that. */
 void sr_end_growing(sr_ring *ring, uint32_t participant, uint64_t seen);
-/* budget.c: check that the segment may take `need` bytes next to the growth that others have announced; -ENOSPC: it may
- * not, see *why. Call it after the announcement of this growth. */
-int sr_check_budget(const sr_ring *ring, uint64_t need, uint64_t others, sr_alloc_error *why);
 /* Release the memory of the FREE slot that was used longest ago. False: no such slot has any, or the kernel refused. */
 bool sr_trim_free(sr_ring *ring, uint32_t participant);
 /* Release the owner's memory after the first `used` bytes of a slot, if that is much. */

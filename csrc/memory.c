@@ -31,6 +31,21 @@ int sr_check_memory(int fd, uint64_t need, sr_alloc_error *why)
     return rc;
 }
 
+/* Compare growth with the segment's budget, next to the growth that others have announced. Call it after the
+ * announcement of this growth. */
+static int check_budget(const sr_ring *ring, uint64_t need, uint64_t others,
+                        sr_alloc_error *why)
+{
+    uint64_t bytes = sr_load_ordered(&ring->header->budget); /* [B1] partner: [B2] */
+    if (bytes == 0)
+        return 0;
+    uint64_t used = sr_committed(ring) + others, available = bytes > used ? bytes - used : 0;
+    if (need <= available)
+        return 0;
+    *why = (sr_alloc_error){.limit = SR_LIMIT_BUDGET, .needed = need, .free = available};
+    return -ENOSPC;
+}
+
 /* Grow in steps, so that a slightly larger batch does not cost a system call each time. The steps are small enough to
  * keep a slot within 2 MiB of its largest batch. */
 static uint64_t growth_step(uint64_t bytes)
@@ -83,7 +98,7 @@ static int announce(sr_ring *ring, uint32_t participant, uint64_t need, bool in_
          * announcement. */
         int rc = check_available(ring->file.fd, need, 0, locks, why);
         if (rc == 0 && in_budget)
-            rc = sr_check_budget(ring, need, 0, why);
+            rc = check_budget(ring, need, 0, why);
         if (rc == 0) {
             /* Lock before announcing: an announcement counts against the participant that has the locks. */
             uint64_t since = sr_now();
@@ -101,7 +116,7 @@ static int announce(sr_ring *ring, uint32_t participant, uint64_t need, bool in_
             }
             rc = check_available(ring->file.fd, need, others, NULL, why);
             if (rc == 0 && in_budget)
-                rc = sr_check_budget(ring, need, others, why);
+                rc = check_budget(ring, need, others, why);
             if (rc == 0)
                 return 0;
             sr_unlock_cgroups(locks);
