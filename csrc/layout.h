@@ -18,7 +18,7 @@
 #endif
 
 #define SR_MAGIC UINT64_C(0x474e495250494c53) /* "SLIPRING" read as little-endian bytes */
-#define SR_VERSION 9u
+#define SR_VERSION 10u
 
 #define SR_LINE 64u               /* one cache line: words that different participants write lie on different lines */
 #define SR_PAGE 4096u             /* payloads start on such a boundary */
@@ -342,7 +342,9 @@ typedef struct sr_header {
     _Atomic uint32_t copies;          /* enum sr_copy (a hint); the worker that has measured it. 0: not yet */
     /* all participants that ever slept for a task lie below: wake-ups check only those; a worker, before it sleeps */
     _Atomic uint32_t waiter_high_water;
-    uint32_t pad1[9];
+    uint32_t pad1;
+    _Atomic uint64_t budget;          /* bytes that the segment may take, 0: no limit; the process of a pool */
+    uint64_t pad1a[3];
     /* line 3: waits for READY */
     _Atomic uint32_t ready;         /* futex word: grows with every wake-up; publishers */
     _Atomic uint32_t ready_waiters; /* how many sleep on `ready` or are about to; the waiters */

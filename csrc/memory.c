@@ -31,6 +31,21 @@ int sr_check_memory(int fd, uint64_t need, sr_alloc_error *why)
     return rc;
 }
 
+/* Compare growth with the segment's budget, next to the growth that others have announced. Call it after the
+ * announcement of this growth. */
+static int check_budget(const sr_ring *ring, uint64_t need, uint64_t others,
+                        sr_alloc_error *why)
+{
+    uint64_t bytes = sr_load_ordered(&ring->header->budget); /* [B1] partner: [B2] */
+    if (bytes == 0)
+        return 0;
+    uint64_t used = sr_committed(ring) + others, available = bytes > used ? bytes - used : 0;
+    if (need <= available)
+        return 0;
+    *why = (sr_alloc_error){.limit = SR_LIMIT_BUDGET, .needed = need, .free = available};
+    return -ENOSPC;
+}
+
 /* Grow in steps, so that a slightly larger batch does not cost a system call each time. The steps are small enough to
  * keep a slot within 2 MiB of its largest batch. */
 static uint64_t growth_step(uint64_t bytes)
@@ -74,13 +89,16 @@ void sr_end_growing(sr_ring *ring, uint32_t participant, uint64_t seen)
  * participants keeps its announcement and the higher one withdraws it, so that one of them proceeds. On success the
  * announcement stands, and the caller must unlock *locks. No participant sleeps on an announcement while it has the
  * locks. */
-static int announce(sr_ring *ring, uint32_t participant, uint64_t need, sr_cgroup_locks *locks, sr_alloc_error *why)
+static int announce(sr_ring *ring, uint32_t participant, uint64_t need, bool in_budget, sr_cgroup_locks *locks,
+                    sr_alloc_error *why)
 {
     uint64_t give_up = sr_now() + SR_GROW_WAIT_NS, pages = (need + SR_PAGE - 1) / SR_PAGE;
     for (;;) {
         /* A request that cannot succeed must never delay another participant, so it is refused without an
          * announcement. */
         int rc = check_available(ring->file.fd, need, 0, locks, why);
+        if (rc == 0 && in_budget)
+            rc = check_budget(ring, need, 0, why);
         if (rc == 0) {
             /* Lock before announcing: an announcement counts against the participant that has the locks. */
             uint64_t since = sr_now();
@@ -97,6 +115,8 @@ static int announce(sr_ring *ring, uint32_t participant, uint64_t need, sr_cgrou
                     first = i, seen = theirs;
             }
             rc = check_available(ring->file.fd, need, others, NULL, why);
+            if (rc == 0 && in_budget)
+                rc = check_budget(ring, need, others, why);
             if (rc == 0)
                 return 0;
             sr_unlock_cgroups(locks);
@@ -199,7 +219,8 @@ static uint64_t spare_of_others(const sr_ring *ring, uint32_t slot, bool moving)
 
 static bool may_come_back(const sr_alloc_error *why)
 {
-    return why->limit == SR_LIMIT_FILESYSTEM || why->limit == SR_LIMIT_CGROUP || why->limit == SR_LIMIT_MEMORY;
+    return why->limit == SR_LIMIT_FILESYSTEM || why->limit == SR_LIMIT_CGROUP || why->limit == SR_LIMIT_MEMORY ||
+           why->limit == SR_LIMIT_BUDGET;
 }
 
 /* Return whether the participant is a worker that does not wait for memory, or one that the consumer is about to start:
@@ -345,11 +366,11 @@ int sr_set_registered(sr_ring *ring, uint32_t slot)
 }
 
 /* Announce a commit. If memory is missing and FREE slots have enough, release theirs. */
-static int announce_or_trim(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t need, sr_cgroup_locks *locks,
-                            sr_alloc_error *why)
+static int announce_or_trim(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t need, bool in_budget,
+                            sr_cgroup_locks *locks, sr_alloc_error *why)
 {
     for (;;) {
-        int rc = announce(ring, participant, need, locks, why);
+        int rc = announce(ring, participant, need, in_budget, locks, why);
         if (rc != -ENOSPC || !may_come_back(why) || need > why->free + spare_of_others(ring, slot, false) ||
             !sr_trim_free(ring, participant))
             return rc;
@@ -387,10 +408,11 @@ static int grow(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t are
     if (want > capacity)
         want = capacity;
 
-    int rc = announce_or_trim(ring, participant, slot, want - have, &locks, why);
+    bool in_budget = mark == &ring->slots[slot].committed;
+    int rc = announce_or_trim(ring, participant, slot, want - have, in_budget, &locks, why);
     if (rc != 0 && want > bytes) { /* a smaller step may still fit */
         want = (bytes + SR_PAGE - 1) / SR_PAGE * SR_PAGE;
-        rc = announce_or_trim(ring, participant, slot, want - have, &locks, why);
+        rc = announce_or_trim(ring, participant, slot, want - have, in_budget, &locks, why);
     }
     update_memory_pressure(ring, why);
     if (rc != 0)

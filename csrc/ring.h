@@ -101,6 +101,27 @@ uint64_t sr_slot_committed(const sr_ring *ring, uint32_t slot);
 /* Return how many bytes of the segment are committed: slots, task areas and controls. */
 uint64_t sr_committed(const sr_ring *ring);
 
+/* ---- budget.c: a segment's part of the memory of a pool ---------------------------------------------------------- */
+
+typedef struct sr_usage {
+    uint64_t used;    /* committed bytes, as sr_committed, and those that are being committed */
+    uint64_t fixed;   /* those that the segment takes without a batch: controls, task areas, first bytes of payloads */
+    uint64_t largest; /* payload bytes of the slot that has most */
+} sr_usage;
+void sr_usage_of(const sr_ring *ring, sr_usage *out);
+
+/* Return the bytes that the segment may take; 0: there is no limit but the machine's. */
+uint64_t sr_budget(const sr_ring *ring);
+
+/* Let the segment take that many bytes (not 0) from now on, and release memory of FREE slots, as `participant`, as long
+ * as it takes more. A payload that would exceed it is not committed. Growth of task areas counts, but is never refused.
+ * *out receives what it takes then; if that is more than `bytes`, it may still shrink, but not grow. */
+void sr_set_budget(sr_ring *ring, uint32_t participant, uint64_t bytes, sr_usage *out);
+
+/* Return how many slots can carry batches of the largest size so far, next to those leased or parked; if there are
+ * `enough`, the count may stop there. Without a budget, it is sr_circulating. */
+int sr_fillable(const sr_ring *ring, int enough);
+
 /* ---- numa.c: where the memory lies ------------------------------------------------------------------------------- */
 
 /* Return the NUMA node of the first page of the slot's payload. -ENOENT: this process has not touched it; -EINVAL: no

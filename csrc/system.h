@@ -77,7 +77,8 @@ int sr_prefer_node(char *base, uint64_t total, uint32_t node);
 
 /* Why memory could not be committed. */
 enum sr_limit { SR_LIMIT_NONE = 0, SR_LIMIT_FILESYSTEM, SR_LIMIT_CGROUP, SR_LIMIT_MEMORY, SR_LIMIT_FILESIZE,
-                SR_LIMIT_CAPACITY, SR_LIMIT_ADDRESS, SR_LIMIT_MAPPED, SR_LIMIT_MAPPINGS, SR_LIMIT_LOCKED };
+                SR_LIMIT_CAPACITY, SR_LIMIT_ADDRESS, SR_LIMIT_MAPPED, SR_LIMIT_MAPPINGS, SR_LIMIT_LOCKED,
+                SR_LIMIT_BUDGET };
 typedef struct sr_alloc_error {
     int limit;       /* enum sr_limit */
     uint64_t needed; /* bytes to commit in addition */

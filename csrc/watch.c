@@ -127,6 +127,7 @@ void sr_watch_segment(const sr_watch *watch, sr_segment_info *out)
         .data_off = h->data_off,
         .stride = h->stride,
         .pid_namespace = h->pid_namespace,
+        .budget = sr_load_relaxed(&h->budget),
         .n_slots = watch->n_slots,
         .n_participants = watch->n_participants,
         .flags = h->flags,

@@ -37,7 +37,7 @@ void sr_watch_close(sr_watch *watch);
 typedef struct sr_segment_info {
     uint64_t iteration, recorded, folded, loop_steps, loop_wait_ns, loop_ns, capacity, task_capacity;
     uint64_t total, data_off, stride;
-    uint64_t pid_namespace;
+    uint64_t pid_namespace, budget;
     uint32_t n_slots, n_participants, flags, closed, high_water, ready_waiters;
     uint32_t n_readers, share_waiters;
     uint64_t shared; /* how many batches were shared */

@@ -166,7 +166,7 @@ class SegmentFull(SlipringError):
     needed, free : int
         Bytes.
     limit : str
-        The limit: the file system, a memory cgroup, the machine's memory or a file-size limit.
+        The limit: the file system, a memory cgroup, the machine's memory, a file-size limit or the memory of a pool.
     """
 
     needed: int

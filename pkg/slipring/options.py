@@ -82,6 +82,10 @@ class Workers(Group):
         dataset. `num_workers` is the number of workers in the pool. A name: the same, for all processes of this user on
         this machine that give it. For map datasets without a state; with ``rng='batch'`` or ``'sample'``, of which
         torch's loader takes the first. None: workers of its own.
+    memory : int or str or None, default None
+        Bytes, such as "64GiB", that the slots of all loaders of the `pool` and the caches of their datasets may take
+        together. If they are used up, loaders read fewer batches ahead, and wait. The loaders of a pool must agree on
+        it. None: no limit but the machine's.
     snapshot_every_n_steps : int or None, default 1
         If the dataset or its iterator is Stateful, its state travels with every n-th batch of the loader. After a death
         or a resume, a worker reads the batches since the last state again. 0 or None: only with a worker's first batch
@@ -111,6 +115,9 @@ class Workers(Group):
     on_death: Literal["raise", "respawn"] | None = option(None)
     max_restarts: int = option(3, _count(0))
     pool: str | None = option(None, checks.pool_name)
+    memory: int | str | None = option(
+        None, lambda name, value: value if value is None else checks.size_in_bytes(name, value)
+    )
     snapshot_every_n_steps: int | None = option(1, _count(0, optional=True))
     numa: int | Literal["auto"] | None = option("auto", checks.numa_node)
 

@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from tests.pool.rank import ranks as pool_of_ranks
 from tests.support.inside import attach, environ_of, observing, process, rank_of
 from tests.support.processes import state, until
 from tests.support.watched import run, watched
@@ -87,3 +88,28 @@ def test_the_cpus_of_a_job_are_its_ranks_share_and_not_the_commands():
 )
 def test_launchers_tell_a_process_its_rank(environ, rank):
     assert rank_of(environ) == rank
+
+
+def test_top_and_report_show_the_ranks_of_a_pool_and_their_memory(capsys):
+    """No launcher numbers these processes: their pids do."""
+    data = {"n": 4000, "size": 1024, "slow": 0.02, "slow_from": 2000}
+    with pool_of_ranks(2, data=data, memory="64MB", shuffle=False) as (fast, slow):
+        slow.ask("make", pool=slow.name, num_workers=2, data=data, memory="64MB", sampler=list(range(2000, 4000)))
+        ordered = sorted((fast, slow), key=lambda rank: rank.pid)
+        assert fast.ask("batch") and slow.ask("batch")
+        for _ in range(12):
+            slow.ask("batch")
+        for _ in range(12):
+            fast.ask("batch")
+        found = seen(capsys, fast.pid)
+        drawn = run(capsys, "top", fast.pid, "--once")[1]
+        told = fast.ask("report")
+    numbers = {rank.pid: number for number, rank in enumerate(ordered)}
+    for ranks in (found["ranks"], told["ranks"]):
+        assert {(each["rank"], each["pid"]) for each in ranks} == {(n, pid) for pid, n in numbers.items()}
+        for each in ranks:
+            assert 0 < each["memory_bytes"] < each["budget_bytes"] < 64e6 and not each["waits_for_memory"]
+    assert told["memory"]["budget"] < 64e6
+    blamed = f"Rank {numbers[slow.pid]} (pid {slow.pid}) holds up all 2"
+    assert found["verdict"].startswith(blamed) and told["verdict"]["sentence"].startswith(blamed)
+    assert re.search(rf"^ *{numbers[slow.pid]} +{slow.pid} +\d+% .*MB", drawn, re.M), drawn

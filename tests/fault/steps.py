@@ -77,6 +77,7 @@ ELSEWHERE = {
     "sr_add_read": "a dataset reads remote files: tests/remote",
     "sr_set_registered": "a device reads from slots: tests/preload",
     "sr_wake_worker": "the process of a pool, whose death ends the pool: tests/pool/test_deaths.py",
+    "sr_set_budget": "the same process: tests/pool/test_budget.py, tests/c/test_budget.c",
 }
 COLUMNS = (
     "points", "rounds", "interrupted", "missed", "raised", "batches",

@@ -45,7 +45,7 @@ static bool no_step(const volatile void *address, int order)
         return !plan->closes;
     if (address == &h->iteration)
         return !plan->early_end;
-    if (address == &h->memory_pressure) /* a hint */
+    if (address == &h->memory_pressure || address == &h->budget) /* a hint; constant: no scenario has a pool's budget */
         return true;
     bool dispatches = self == consumer && !(plan->flags & SR_SEG_QUEUE) && order == __ATOMIC_RELAXED;
     bool prepares = dispatches || (self == consumer && !(plan->flags & SR_SEG_QUEUE) && order == __ATOMIC_RELEASE);

@@ -116,6 +116,22 @@ def test_figures_that_one_rank_does_not_know_are_not_compared():
     assert judged({**slow, "batch_s": None}, fast) is None
 
 
+def test_ranks_that_wait_for_memory_are_named_with_the_one_that_has_too_much():
+    def has(rank, nbytes, budget, waits):
+        memory = {"memory_bytes": nbytes, "budget_bytes": budget, "waits_for_memory": waits}
+        return {**told(rank, 0.9 if waits else 0.0), "pid": 10 + rank, **memory}
+
+    found = judged(has(0, 5_000_000, 3_000_000, False), has(1, 0, 1_000_000, True), has(2, 1, 2_000_000, False))
+    assert found[:2] == (
+        "rank",
+        "Rank 1 (pid 11) waits for memory for the next batch. Rank 0 (pid 10) holds the others back: its batches have "
+        "5.0 MB, and its part of the pool's memory is 3.0 MB now. It gives the rest back when its loop releases "
+        "batches.",
+    )
+    alone = judged(has(0, 1, None, True), has(1, 1, None, True))
+    assert alone[1] == "Ranks 0 (pid 10) and 1 (pid 11) wait for memory for the next batch."
+
+
 # ---- ranks that are slow because of their steps
 
 

@@ -13,15 +13,17 @@ import numpy as np
 
 import slipring
 from slipring.errors import SlipringError
+from tests.support.inside import engine_of, look, states
 from tests.support.leaks import read
 from tests.support.processes import ROOT, until
 
 
 class Rows:
-    """Rows of random numbers; sample `index` of any dataset waits `slow` seconds."""
+    """Rows of random numbers; a sample waits `slow` seconds if its index is `slow_from` or higher."""
 
-    def __init__(self, n, root="here", slow=0.0, gate=None, gated=-1, size=16, files=()):
-        self.n, self.root, self.size, self.files = n, root, size, files
+    def __init__(self, n, root="here", slow=0.0, slow_from=0, gate=None, gated=-1, size=16, files=(), cache=None):
+        self.n, self.root, self.size, self.files, self.slow_from = n, root, size, files, slow_from
+        self.cache = None if cache is None else slipring.Cache(cache)
         self.pauses = [slow]
         self.gates = [gate, gated]
 
@@ -29,7 +31,7 @@ class Rows:
         return self.n
 
     def __getitem__(self, index):
-        if self.pauses[0]:
+        if self.pauses[0] and index >= self.slow_from:
             time.sleep(self.pauses[0])
         if index == self.gates[1]:
             with open(self.gates[0], "rb") as gate:
@@ -37,6 +39,14 @@ class Rows:
         row = slipring.rng().random(self.size)
         row[:3] = index, np.random.random(), os.getpid()
         return row
+
+
+class Growing(Rows):
+    """Rows of which the later ones are longer, up to twice as long; a batch's rows are equally long."""
+
+    def __getitem__(self, index):
+        row = super().__getitem__(index)
+        return np.concatenate([row, row[: len(row) * (index // 4) * 4 // self.n]])
 
 
 class Loaded:
@@ -67,9 +77,11 @@ def init_badly(number):
 
 
 def loader_of(
-    dataset="Rows", batch_size=4, pool=None, on_death=None, worker_init_fn=None, data=None, torch=False, **options
-):
-    workers = slipring.Workers(pool=pool, on_death=on_death)
+    dataset="Rows", batch_size=4, pool=None, on_death=None, worker_init_fn=None, data=None, torch=False, memory=None,
+    copy="auto", **options,
+):  # fmt: skip
+    workers = slipring.Workers(pool=pool, on_death=on_death, memory=memory)
+    options["memory"] = slipring.Memory(copy=copy)
     data = globals()[dataset](**(data or {"n": 64}))
     if worker_init_fn:
         options["worker_init_fn"] = globals()[worker_init_fn]
@@ -90,7 +102,7 @@ class Answers:
     """What a rank can be asked."""
 
     def __init__(self):
-        self.loaders, self.iterators = {}, {}
+        self.loaders, self.iterators, self.concurrent = {}, {}, []
 
     def make(self, name="train", **options):
         self.loaders[name] = loader_of(**options)
@@ -102,7 +114,31 @@ class Answers:
         if batch is None:
             del self.iterators[name]
             return None
-        return np.asarray(batch).tolist()
+        return np.asarray(batch)[:, :3].tolist()
+
+    def keep(self, n, name="train"):
+        """Keep `n` batches of a new iteration; return the indices of their rows."""
+        iterator = iter(self.loaders[name])
+        self.kept = [next(iterator) for _ in range(n)]
+        return [int(row[0]) for batch in self.kept for row in batch]
+
+    def usage(self, name="train"):
+        """Return what the loader's segment takes, what it may take, and how many batches are not made yet."""
+        ring = engine_of(self.loaders[name]).ring
+        unfinished = sum(state in ("task", "claimed", "shared") for state in states(look(ring).slots))
+        return {**ring.usage, "budget": ring.budget, "unfinished": unfinished}
+
+    def report(self, name="train"):
+        return self.loaders[name].report(ranks=True).dict()
+
+    def iterate(self, n, name="train"):
+        """Begin `n` iterations of a loader concurrently; return the pids that made the first batch of each."""
+        self.concurrent = [iter(self.loaders[name]) for _ in range(n)]
+        return sorted({int(np.asarray(next(each))[0][2]) for each in self.concurrent})
+
+    def finish(self):
+        """Read the iterations of `iterate` to their ends; return the number of their other batches."""
+        return sum(len(list(each)) for each in self.concurrent)
 
     def epoch(self, name="train"):
         """Read an epoch; return a digest of its bytes (the workers' pids left out), and the state after it."""
@@ -138,7 +174,7 @@ def main():
         try:
             answer = getattr(answers, what)(**options)
         except (SlipringError, ValueError, LookupError) as error:
-            answer = {"error": type(error).__name__, "text": str(error)}
+            answer = {"error": type(error).__name__, "text": str(error), "fields": getattr(error, "__dict__", {})}
         print(json.dumps(answer), flush=True)
 
 

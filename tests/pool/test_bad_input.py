@@ -12,7 +12,7 @@ import pytest
 
 from slipring import Loader, Workers
 from tests.pool.rank import Rank, parent_of, ranks, wait_gone
-from tests.support.inside import pool_client
+from tests.support.inside import NoJob, attach, pool_client
 from tests.support.processes import ROOT
 
 
@@ -123,6 +123,8 @@ def test_a_dataset_that_the_pool_cannot_load_is_an_error_with_the_traceback_in_e
             answer = rank.answer()
             assert answer["error"] == "SlipringError" and "could not load the dataset or serve" in answer["text"]
             assert "in __setstate__" in answer["text"] and "cannot be loaded" in answer["text"]
+            with pytest.raises(NoJob, match="has no segment of slipring's open"):  # although the loader lives
+                attach(rank.pid)
 
 
 def test_a_dataset_that_cannot_be_pickled_is_named():

@@ -14,6 +14,7 @@ from tests.support.processes import alive, until
 pytestmark = pytest.mark.fault
 BEGINNING_S = 1.0  # in which a rank starts a pool, or joins it
 TIMES = 4
+MESSAGES = 150  # more than a socket holds
 
 
 def batches_until_the_end(rank):
@@ -112,6 +113,19 @@ def test_a_stopped_rank_delays_no_other():
             assert other.ask("epoch")["pids"]
         os.kill(stopped.pid, signal.SIGCONT)
         assert alive(stopped.pid) and stopped.ask("batch")
+
+
+def test_a_stopped_worker_stops_neither_the_pool_nor_a_loader():
+    """Each iteration sends a message to each worker, and the stopped one reads none."""
+    with ranks(2) as (first, second):
+        pids = until(lambda: len(found := first.ask("epoch")["pids"]) == 2 and found, "two workers")
+        stopped, other = map(int, pids)
+        os.kill(stopped, signal.SIGSTOP)
+        assert first.ask("iterate", n=MESSAGES) == [other]
+        assert second.ask("epoch")["pids"] == [other]
+        os.kill(stopped, signal.SIGCONT)
+        assert first.ask("finish") == 15 * MESSAGES
+        until(lambda: second.ask("epoch")["pids"] == pids, "an epoch of both workers")
 
 
 def test_a_loader_that_goes_while_a_worker_is_busy_costs_no_worker(tmp_path):

@@ -11,10 +11,11 @@ _OF_A_DEVICE = ("preload", "non_blocking", "memory_format", "transform")
 def grouped(**options):
     """Return options for a loader: put those of `Workers`, `Memory` and `Device` into these groups.
 
+    `memory` is the loader's own option, and not the one of `Workers`.
     Options of `Device` without `device` are for the CPU; if all of them are None, there is no device.
     """
     for argument, group in _GROUPS.items():
-        names = [field.name for field in dataclasses.fields(group) if field.name in options]
+        names = [field.name for field in dataclasses.fields(group) if field.name in options.keys() - _GROUPS]
         if names:
             given = {name: options.pop(name) for name in names}
             options[argument] = dataclasses.replace(options.get(argument, group()), **given)

@@ -287,17 +287,15 @@ class ParticipantSampler:
         parts = part_shares(float(recent["fetch_ns"].sum()), lambda field: recent[field].sum())
         self.before = snapshot
         ranks = self._ranks(snapshot)
-        found = judged(ranks, self.rank[1]) if ranks else None
+        found = judged(ranks, self.rank and self.rank[1]) if ranks else None
         said = " ".join(found[1:]) if found else str(verdict_of(self.job, snapshot))
         return Frame(self.job, self.which, snapshot, got, participants, stages, parts, said, ranks)
 
     def _ranks(self, snapshot):
         """Return `verdicts` of the job's ranks on this machine. The ranks are searched every `SEARCH_S` seconds."""
-        if self.rank is None:
-            return []
         if not self.searched_at or snapshot.at_ns > self.searched_at + SEARCH_S * 1e9:
             self.peers, self.searched_at = peers(self.job), snapshot.at_ns
-        return verdicts(self.rank[0], self.peers, snapshot)
+        return verdicts(self.job, self.peers, snapshot)
 
     def _participant(self, each, snapshot, recent, got):
         cpu = self._cpu_of(each, snapshot.at_ns)

@@ -4,7 +4,7 @@ import os
 import sys
 
 from slipring._core.ring.text import count, mb, millis, seconds, share, short
-from slipring._observe.rendering import table
+from slipring._observe.rendering import rank_memory, table
 from slipring._observe.snapshot import parts_text, states
 
 try:
@@ -99,7 +99,17 @@ class FrameView:
         stages = table(["stage", "p50", "p99", "max"], stages, (0,)) if stages else Text("no batches yet")
         shares = parts_text(frame.parts)
         below = [Text(f"of fetching: {shares}")] if shares else []
-        return Group(*parts, Text(), self._participants(frame, width, n), Text(), stages, *below)
+        ranks = [Text(), self._ranks(frame)] if frame.ranks else []
+        return Group(*parts, *ranks, Text(), self._participants(frame, width, n), Text(), stages, *below)
+
+    def _ranks(self, frame):
+        """Return a table of the job's ranks on this machine, the one that waits longest first."""
+        rows = [
+            [str(each["rank"]), str(each["pid"]), share(each["wait_share"]), *rank_memory(each),
+             "waits for memory" if each["waits_for_memory"] else each["cause"]]
+            for each in sorted(frame.ranks, key=lambda each: -each["wait_share"])
+        ]  # fmt: skip
+        return table(["rank", "pid", "waits", "memory", "of", ""], rows, (5,))
 
     def _slots(self, snapshot, width):
         """Return two lines: a letter for each slot, and how many slots each state has."""

@@ -1,13 +1,16 @@
 """The ranks of a distributed job on this machine, seen from outside; `ranks` says which of them hold up the others.
 
-A launcher (torchrun, mpirun, srun) tells each rank its number by environment variables.
+A launcher (torchrun, mpirun, srun) tells each rank its number by environment variables. Processes without a number that
+share a pool's workers are numbered by their pids.
 """
 
 import dataclasses
+import os
 
+from slipring._core.ring import process
 from slipring._core.ring.process import cpus
-from slipring._observe.jobs import environ_of, jobs, last_busy
-from slipring._observe.ranks import times_of
+from slipring._observe.jobs import attach, environ_of, jobs, last_busy
+from slipring._observe.ranks import memory_of, times_of
 from slipring._observe.rates import Figures
 from slipring._observe.snapshot import Snapshot
 from slipring._observe.verdict import Known, verdict
@@ -39,7 +42,9 @@ def peers(job):
     """Return {rank: `WatchedJob`} of the job's ranks on this machine, with the same loader; {} for a single process."""
     environ = environ_of(job.pid)
     own = rank_of(environ)
-    if job.push or own is None or own[1] < 2:
+    if not job.push and own is None:
+        return _of_pool(job)
+    if job.push or own[1] < 2:
         return {}
     label, found = job.watch.segment_info()["label"], {}
     for other in sorted(jobs()[0], key=last_busy):
@@ -50,6 +55,22 @@ def peers(job):
         if all(its.get(name) == environ.get(name) for name in OF_JOB):
             found[rank[0]] = other
     return {**found, own[0]: job}
+
+
+def _of_pool(job):
+    """Return the same for a process to which no launcher gave a rank."""
+    label, own, found = job.watch.segment_info()["label"], _workers_of(job), {}
+    for other in sorted(jobs()[0], key=last_busy):
+        if not other.push and _workers_of(other) & own and other.watch.segment_info()["label"] == label:
+            found[other.pid] = other
+    found = {**found, job.pid: job}
+    return {rank: found[pid] for rank, pid in enumerate(sorted(found))} if len(found) > 1 else {}
+
+
+def _workers_of(job):
+    """Return the pids of a loader's worker processes."""
+    consumer, *workers = (job.number(int(pid)) for pid in job.watch.participants()["pid"])
+    return set(workers) - {0, consumer}
 
 
 def verdict_of(job, snapshot):
@@ -63,10 +84,19 @@ def verdict_of(job, snapshot):
 
 
 def verdicts(own, found, snapshot):
-    """Return a dict of each rank in `found` (see `peers`): its times and verdict. `snapshot` is of rank `own`."""
+    """Return a dict of each rank in `found` (see `peers`): its times, memory and verdict. `snapshot` is of `own`."""
     told = []
     for rank, job in sorted(found.items()):
-        its = snapshot if rank == own else Snapshot(job.watch)
-        judged_alone = dataclasses.asdict(verdict_of(job, its))
-        told.append({"rank": rank, "pid": job.pid, **times_of(Figures(its)), "own_s": None, **judged_alone})
+        its = snapshot if job is own else Snapshot(job.watch)
+        figures = {**times_of(Figures(its)), "own_s": None, **memory_of(its)}
+        told.append({"rank": rank, "pid": job.pid, **figures, **dataclasses.asdict(verdict_of(job, its))})
     return told
+
+
+def seen_from(ring):
+    """Return `verdicts` of all ranks on this machine, for the segment of a loader of this process."""
+    own = os.fstat(ring.controls)
+    for job in attach(process.pid()):
+        if job.key == (own.st_dev, own.st_ino):
+            return verdicts(job, peers(job), Snapshot(job.watch))
+    return []

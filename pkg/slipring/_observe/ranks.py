@@ -16,7 +16,7 @@ import time
 
 from slipring._core.ring import process
 from slipring._core.ring._segment import now
-from slipring._core.ring.text import digits, seconds
+from slipring._core.ring.text import digits, megabytes, seconds
 from slipring._observe.causes import BOUND
 from slipring._observe.rates import Figures
 
@@ -36,7 +36,8 @@ def gather(verdict, snapshot):
     Empty if torch.distributed is not in use. This is a collective call: every rank must make it.
 
     Besides the verdict's fields, each dict has "batch_s", the time from batch to batch, "supply_s", the time in which
-    the rank's workers make one, and "own_s", the time of a step without waiting for other ranks; None if unknown.
+    the rank's workers make one, and "own_s", the time of a step without waiting for other ranks; None if unknown. It
+    also has the fields of `memory_of`.
     """
     known = process.global_rank()
     if known is None:
@@ -44,7 +45,7 @@ def gather(verdict, snapshot):
     rank, ranks = known
     distributed = sys.modules["torch"].distributed
     figures = Figures(snapshot)
-    told = {"rank": rank, **dataclasses.asdict(verdict), **times_of(figures), "own_s": None}
+    told = {"rank": rank, **dataclasses.asdict(verdict), **times_of(figures), "own_s": None, **memory_of(snapshot)}
     found, clocks = [None] * ranks, [None] * ranks
     distributed.all_gather_object(found, (told, os.uname().nodename, _entered(figures)))
     distributed.all_gather_object(clocks, time.time_ns())  # all leave the first operation at about the same time
@@ -59,6 +60,18 @@ def gather(verdict, snapshot):
             for each in told:
                 each["own_s"] = None
     return sorted(told, key=lambda each: -each["wait_share"])
+
+
+def memory_of(snapshot):
+    """Return the bytes of the batches in a rank's slots, and the bytes that its pool allows its segment, or None.
+
+    "waits_for_memory" is True while a worker has no memory for the rank's next batch.
+    """
+    return {
+        "memory_bytes": int(snapshot.slots["committed"].sum()),
+        "budget_bytes": snapshot.segment_info.get("budget") or None,
+        "waits_for_memory": bool(snapshot.workers["needs_memory_for"].any()),
+    }
 
 
 def times_of(f):
@@ -133,6 +146,8 @@ def judged(ranks, size=None):
     still = sorted((each for each in ranks if each["cause"] in STANDING), key=lambda each: each["rank"])
     if still:
         return _blamed(still, others, "", still[0])
+    if any(each.get("waits_for_memory") for each in ranks):
+        return _short_of_memory(ranks)
     if any(each["cause"] == "unknown" for each in ranks):
         return None
     if all(each["supply_s"] for each in ranks):
@@ -158,6 +173,21 @@ def judged(ranks, size=None):
 
 def _blamed(slow, others, why, worst):
     return "rank", f"{_hold_up(slow, others)}:{why} On rank {worst['rank']}: {worst['sentence']}", worst["advice"]
+
+
+def _short_of_memory(ranks):
+    """Return the judgement on ranks whose batches lack memory, because other ranks have more than their parts."""
+    short = sorted((each for each in ranks if each["waits_for_memory"]), key=lambda each: each["rank"])
+    over = [each for each in ranks if each["budget_bytes"] and each["memory_bytes"] > each["budget_bytes"]]
+    waits = "waits" if len(short) == 1 else "wait"
+    text = f"{_named(short)} {waits} for memory for the next batch."
+    advice = "Raise `memory=` of the pool, or keep fewer batches."
+    if over:
+        worst = max(over, key=lambda each: each["memory_bytes"] - each["budget_bytes"])
+        has, allowed = megabytes(worst["memory_bytes"]), megabytes(worst["budget_bytes"])
+        text += f" {_named([worst])} holds the others back: its batches have {has}, and its part of the pool's memory "
+        text += f"is {allowed} now. It gives the rest back when its loop releases batches."
+    return "rank", text, advice
 
 
 def _slow_steps(slow, ranks, others):
@@ -187,8 +217,13 @@ def _behind(ranks, key):
 
 def _hold_up(slow, others):
     """Return the beginning of a sentence on slow ranks."""
-    named = _listed([f"{each['rank']} (pid {each['pid']})" if "pid" in each else str(each["rank"]) for each in slow])
-    return f"Rank {named} holds up {others}" if len(slow) == 1 else f"Ranks {named} hold up {others}"
+    return f"{_named(slow)} {'holds' if len(slow) == 1 else 'hold'} up {others}"
+
+
+def _named(ranks):
+    """Return ranks with their numbers, and their pids if these are known."""
+    named = [f"{each['rank']} (pid {each['pid']})" if "pid" in each else str(each["rank"]) for each in ranks]
+    return f"Rank{'' if len(ranks) == 1 else 's'} {_listed(named)}"
 
 
 def _supplied(slow, ranks):

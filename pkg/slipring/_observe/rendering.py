@@ -114,7 +114,8 @@ def _notes(report):
     if parts:
         lines.append(f"Of fetching: {', '.join(parts)}.")
     memory, slots, workers = report.memory, report.slots, sum(report.memory["workers"])
-    told = [f"segment {megabytes(memory['segment'])} ({slots['used']} of {slots['all']} slots used)"]
+    allowed = f" of {megabytes(memory['budget'])}" if memory["budget"] else ""
+    told = [f"segment {megabytes(memory['segment'])}{allowed} ({slots['used']} of {slots['all']} slots used)"]
     told += [f"workers {megabytes(workers)} of their own"] if workers else []
     told += [f"cache {megabytes(memory['cache'])}"] if memory["cache"] is not None else []
     lines.append(f"Memory: {', '.join(told)}.")
@@ -134,7 +135,7 @@ def _tables(report):
     """Return (title, head, rows) of each table, all text."""
     batches = ["epoch", "batch", "from", "rows", "worker", "fetch", "collate"]
     workers = ["worker", "pid", "batches", "fetch", "collate", "busy", "on CPU", "memory"]
-    ranks = ["rank", "waits", "a batch from its workers", "own step", "", ""]
+    ranks = ["rank", "waits", "a batch from its workers", "own step", "memory", "of", "", ""]
     return (
         ("Stages of a batch", ["", "p50", "p90", "p99", "max", "in all"], _stages(report)),
         ("Workers", workers, map(_worker, report.workers)),
@@ -171,4 +172,9 @@ def _sample(sample):
 
 def _rank(rank):
     times = seconds(rank["supply_s"]), seconds(rank["own_s"])
-    return str(rank["rank"]), f"{rank['wait_share']:.1%}", *times, rank["cause"], rank["sentence"]
+    return str(rank["rank"]), f"{rank['wait_share']:.1%}", *times, *rank_memory(rank), rank["cause"], rank["sentence"]
+
+
+def rank_memory(rank):
+    """Return the memory of a rank, and what its pool allows it, as texts."""
+    return tuple("-" if rank[name] is None else megabytes(rank[name]) for name in ("memory_bytes", "budget_bytes"))

@@ -13,6 +13,7 @@ import numpy as np
 from slipring._core.ring._watch import NO_INDEX
 from slipring._core.ring.text import seconds
 from slipring._observe import rendering
+from slipring._observe.peers import seen_from
 from slipring._observe.ranks import gather, judged
 from slipring._observe.rates import Figures
 from slipring._observe.snapshot import Stage, index_text, part_shares
@@ -75,15 +76,17 @@ class Report:
     waits : dict of str to float
         Seconds that workers have waited or worked, by the source's own names; only of `slipring.ray.Loader`.
     memory : dict
-        Bytes: "segment", "workers", "cache".
+        Bytes: "segment", "workers", "cache", and "budget", which the pool allows the segment, if it is limited.
     numa : dict
         Where the slots lie, if memory can lie on several NUMA nodes, or ``Workers(numa=)`` is a node. "node": the node
         from which their memory is taken, or None if the system chooses; "slots": node -> how many of the slots that the
         loop has used lie there, as far as the system tells. Otherwise empty.
     ranks : list of dict
         The verdict of each rank's loader, if requested; the rank that waits longest comes first. Each also has the
-        seconds from batch to batch ("batch_s"), the seconds in which the rank's workers make a batch ("supply_s"), and
-        the seconds of a step without waiting for other ranks ("own_s").
+        seconds from batch to batch ("batch_s"), the seconds in which the rank's workers make a batch ("supply_s"), the
+        seconds of a step without waiting for other ranks ("own_s"), the bytes of the batches in its slots
+        ("memory_bytes"), the bytes that its pool allows its segment ("budget_bytes", None without a limit), and whether
+        its next batch waits for memory ("waits_for_memory").
 
     Examples
     --------
@@ -127,6 +130,7 @@ class Report:
             "segment": stats.bytes_committed if self.push else stats.slot_bytes_committed,
             "workers": [b for b in known.private_bytes if b is not None],
             "cache": None if cache is None else cache.bytes,
+            "budget": snapshot.segment_info.get("budget") or None,
         }
         self.slots: dict[str, int] = {
             "all": snapshot.segment_info["n_slots"],
@@ -141,9 +145,13 @@ class Report:
         self.rates: dict[str, float] = _rates(snapshot)
         self._snapshot, self._known = snapshot, known
 
-    def gathered(self) -> Report:
-        """Return this report with the verdicts of all ranks, if torch.distributed is used; all ranks must call this."""
-        self.ranks = gather(self.verdict, self._snapshot)
+    def gathered(self, ring: Any = None) -> Report:
+        """Return this report with the verdicts of all ranks, if torch.distributed is used; all ranks must call this.
+
+        Without torch.distributed, the ranks are the processes on this machine that share the workers of `ring`, the
+        segment of a loader with a pool.
+        """
+        self.ranks = gather(self.verdict, self._snapshot) or ([] if ring is None else seen_from(ring))
         found = judged(self.ranks)
         if found:
             self.verdict = Verdict(*found, self.verdict.wait_share, self.verdict.data_bound)

@@ -805,7 +805,7 @@ def receive(Ring ring, uint32_t slot, int copy, bint shared=False):
     """Take a READY slot, with `shared` also for all readers; return (kind, value), or raise CorruptBatch.
 
     The kind is one of `enum sr_kind`. The value is the batch, or the error's fields; END and EMPTY have none.
-    COPY_AUTO copies if a lease would leave fewer than two slots circulating.
+    COPY_AUTO copies if a lease would leave fewer than two slots for other batches.
     """
     cdef Lease lease = take(ring, SR_CONSUMER, slot)
     cdef int kind = lease.result.kind
@@ -818,7 +818,7 @@ cdef object unpack(Lease lease, int copy):
     """Return the value of a leased slot: views that keep the lease, or a copy if `copy` says so."""
     cdef sr_result result = lease.result
     cdef uint64_t begun = clock() if result.pickled else 0
-    if result.kind == SR_BATCH and copy != NEVER and (copy == ALWAYS or lease.ring.in_circulation(2) < 2):
+    if result.kind == SR_BATCH and copy != NEVER and (copy == ALWAYS or lease.ring.fillable(2) < 2):
         value = decode_copy(lease, &result)
     else:
         value = decode(lease.payload, lease.limit, &result, lease, False)

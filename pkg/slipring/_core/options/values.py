@@ -91,6 +91,11 @@ class Options:
             self.check_ranges(self.batch_size)
         if self.workers.pool is not None:
             self._check_pool(self.workers)
+        elif self.workers.memory is not None:
+            raise ValueError(
+                f"workers=Workers(memory={self.workers.memory}) limits the memory of a pool, and there is none: give "
+                "pool= too, or leave memory= out. Memory(slots=...) limits the batches of one loader"
+            )
         if self.n_slots > MAX_SLOTS:
             raise ValueError(
                 f"prefetch_factor={self.prefetch_factor} for {self.num_workers} workers needs {self.n_slots} "

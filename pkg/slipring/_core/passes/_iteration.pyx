@@ -90,6 +90,7 @@ cdef class Iteration(Pass):
     cdef object reword
     cdef readonly InFlight tasks
     cdef bint in_order, single, respawns
+    cdef bint in_budget  # the loaders of a pool share a limited memory
     cdef bint planning  # from the call of user code for the next task until the task is in a slot
     cdef bint stopped  # next() must give up: another thread wants to end the iteration
     cdef int copy
@@ -128,6 +129,7 @@ cdef class Iteration(Pass):
         self.prefetch_depth = options.prefetch_depth
         self.range_rows = options.workers.chunk_size or 0
         self.single = options.batch_size is None
+        self.in_budget = options.workers.memory is not None
         self.supervisor = Supervisor(engine, options, tuner)
         self.look_next = SR_FOREVER if engine.memory is None and tuner is None else 0
         self._engine = engine  # last: an object with an engine is complete, and its __del__ ends the iteration
@@ -225,7 +227,7 @@ cdef class Iteration(Pass):
 
     cdef int dispatch(self, bint may_wait) except -1:
         """Dispatch tasks up to the prefetch depth. `may_wait`: wait for a slot if there is no task to wait for."""
-        if self.planning or self.exhausted or self.tasks.n >= self.prefetch_depth:
+        if self.planning or self.exhausted or self.tasks.n >= self.depth():
             return 0
         self.planning = True
         try:
@@ -253,8 +255,19 @@ cdef class Iteration(Pass):
                 slot = self.wait_for_slot()
             if not self.put(slot):
                 continue
-            if self.exhausted or self.tasks.n >= self.prefetch_depth:
+            if self.exhausted or self.tasks.n >= self.depth():
                 return 0
+
+    @cython.final
+    cdef uint64_t depth(self) noexcept:
+        """Return how many tasks may be in flight at once: within a budget, those whose batches fit, but at least one.
+
+        The first batch is made alone, because the size of the batches is not known before.
+        """
+        if not self.in_budget:
+            return self.prefetch_depth
+        cdef uint64_t fits = self.ring.fillable(<int> self.ring.n_slots) if self.ring.meter.batches else 1
+        return min(self.prefetch_depth, max(fits, <uint64_t> 1))
 
     @cython.final
     cdef int put(self, uint32_t slot) except -1:

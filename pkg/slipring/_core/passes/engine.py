@@ -146,9 +146,7 @@ class Engine:
                 self.started = True  # before the start: an interrupted start must be ended
                 self.pool.start(base_seed)
             except BaseException:
-                self.stop_workers()  # all or none: the next iteration starts them again
-                if self.pool.stuck:
-                    self.shut_down()
+                self.shut_down()  # all or none: the next iteration starts them, and another segment
                 raise
         self.unfinished = self.running
         return self.running

@@ -231,7 +231,8 @@ class LoaderCore(Frontend):
             Seconds of a step without loading, or the `slipring.replay` that measured them. The report then says how
             much time there is to gain.
         ranks : bool
-            Gather the verdicts of all ranks (torch.distributed): every rank must call this at the same time.
+            Gather the verdicts of all ranks (torch.distributed): every rank must call this at the same time. Without
+            torch.distributed, those of the processes that share the pool of this loader, which need not call it.
 
         Examples
         --------
@@ -245,8 +246,10 @@ class LoaderCore(Frontend):
         from slipring._core.passes.reporting import report
 
         name = f"{type(self).__name__}({type(self.dataset).__name__})"
-        made = report(self, name, headroom)
-        return made.gathered() if ranks else made  # last: the other ranks get the verdict
+        made, engine = report(self, name, headroom), self._engines.engine
+        in_pool = engine is not None and engine.alive and engine.options.workers.pool is not None
+        # Last: the other ranks get the verdict.
+        return made.gathered(engine.ring if in_pool else None) if ranks else made
 
     def _check_open(self) -> None:
         if self._closed:

@@ -7,12 +7,11 @@ from slipring._core.ring import numa, process
 from slipring._core.ring._segment import memory_available
 from slipring._core.ring._watch import Watch
 from slipring._core.ring.text import megabytes, seconds
-from slipring._core.workers.memory import ROOT, copied_bytes, private_bytes
+from slipring._core.workers.memory import ROOT, caches_of, copied_bytes, private_bytes
 from slipring._observe.activity import at_work, sentence_of
 from slipring._observe.report import Report
 from slipring._observe.snapshot import EmptySnapshot, Snapshot
 from slipring._observe.verdict import Known
-from slipring.errors import Closed
 
 
 def look(ring):
@@ -39,7 +38,8 @@ def report(loader, name, headroom):
     engine = engines.engine
     alive = engine is not None and engine.alive
     snapshot = look(engine.ring) if alive else engines.counters.seen or EmptySnapshot(engines.local)
-    cache = _cache_of(loader.dataset)
+    cache = next(caches_of(loader.dataset), None)
+    cache = None if cache is None else cache.stats()
     pool, options = (engine.pool, engine.options) if alive else (None, None)
     forks = bool(getattr(pool, "forks", False))
     waits, known_of_waits = loader._waits(snapshot)
@@ -88,18 +88,6 @@ def _copied(pool):
 def _own_collate(function):
     """Return whether a `collate_fn` is the user's own."""
     return function is not None and str(getattr(function, "__module__", "")).partition(".")[0] != "slipring"
-
-
-def _cache_of(dataset):
-    """Return the `CacheStats` of a dataset's cache; None if it has no cache, or a closed one."""
-    cache = getattr(dataset, "cache", None)
-    ask = getattr(cache, "stats", None)
-    if ask is None or not type(cache).__module__.startswith("slipring."):
-        return None
-    try:
-        return ask()
-    except Closed:
-        return None
 
 
 def _why_full(cache):

@@ -34,6 +34,7 @@ LIMITS = {
     c.SR_LIMIT_MAPPED: "the address space that the process has left",
     c.SR_LIMIT_MAPPINGS: "the number of mappings (vm.max_map_count)",
     c.SR_LIMIT_LOCKED: "the limit on locked memory (RLIMIT_MEMLOCK, ulimit -l)",
+    c.SR_LIMIT_BUDGET: "this loader's part of the memory= of its pool",
 }
 # Limits that apply when a segment is made; the others apply when a batch needs memory.
 RESERVED = (c.SR_LIMIT_ADDRESS, c.SR_LIMIT_MAPPED, c.SR_LIMIT_MAPPINGS, c.SR_LIMIT_LOCKED)

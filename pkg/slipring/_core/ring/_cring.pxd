@@ -87,6 +87,7 @@ cdef extern from "ring.h" nogil:
         SR_LIMIT_MAPPED
         SR_LIMIT_MAPPINGS
         SR_LIMIT_LOCKED
+        SR_LIMIT_BUDGET
         SR_READS
         SR_READ_BYTES
         SR_READ_NS
@@ -185,6 +186,14 @@ cdef extern from "ring.h" nogil:
     char *sr_task_area(const sr_ring *ring, uint32_t slot)
     char *sr_payload(const sr_ring *ring, uint32_t slot)
     uint64_t sr_committed(const sr_ring *ring)
+    ctypedef struct sr_usage:
+        uint64_t used
+        uint64_t fixed
+        uint64_t largest
+    void sr_usage_of(const sr_ring *ring, sr_usage *out)
+    uint64_t sr_budget(const sr_ring *ring)
+    void sr_set_budget(sr_ring *ring, uint32_t participant, uint64_t bytes, sr_usage *out)
+    int sr_fillable(const sr_ring *ring, int enough)
     int sr_slot_node(const sr_ring *ring, uint32_t slot)
     int sr_process_memory_available(const char *root, sr_memory_info *out)
     int sr_commit(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t bytes, sr_alloc_error *why)

@@ -36,6 +36,7 @@ cdef extern from "watch.h" nogil:
         uint64_t data_off
         uint64_t stride
         uint64_t pid_namespace
+        uint64_t budget
         uint32_t n_slots
         uint32_t n_participants
         uint32_t flags

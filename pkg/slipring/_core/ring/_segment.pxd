@@ -47,12 +47,16 @@ cdef class Segment:
     cdef readonly bint poison
     cdef str limited_by  # the limit that made the capacity smaller than requested, or None
     cdef bint over  # no more batches: returned slots release their memory
+    # Called, if not None, when the segment's budget does not suffice: (bytes that the slot needs, bytes more, bytes
+    # left). It returns when there may be more, or raises an exception.
+    cdef public object ask_for_memory
     cdef int own_number  # queue mode: this process's participant number, -1: none yet
     cdef int made(self) except -1
     cdef int usable(self) except -1
     cdef int refuse_use(self) except -1
     cpdef int pick_free(self) except -2
     cdef int in_circulation(self, int enough) noexcept
+    cdef int fillable(self, int enough) noexcept
     cdef int await_ready(self, int slot, uint64_t deadline, int death_fd) except -2
     cdef int interrupt(self, bint on) except -1
     cdef int await_free(self, uint64_t deadline, int death_fd) except -2

@@ -477,6 +477,30 @@ cdef class Segment:
     cdef int in_circulation(self, int enough) noexcept:
         return c.sr_circulating(self.ptr, enough)
 
+    cdef int fillable(self, int enough) noexcept:
+        return c.sr_fillable(self.ptr, enough)
+
+    @property
+    def budget(self):
+        """int: bytes that the segment may take; 0: no limit but the machine's."""
+        self.made()
+        return c.sr_budget(self.ptr)
+
+    @property
+    def usage(self):
+        """dict: used, fixed, largest (bytes); see `sr_usage`."""
+        cdef c.sr_usage usage
+        self.made()
+        c.sr_usage_of(self.ptr, &usage)
+        return usage
+
+    def set_budget(self, uint32_t participant, uint64_t nbytes):
+        """Let the segment take `nbytes` from now on; return its `usage`. See `sr_set_budget`."""
+        cdef c.sr_usage usage
+        self.made()
+        c.sr_set_budget(self.ptr, participant, nbytes, &usage)
+        return usage
+
     def cancel(self, uint32_t slot, uint64_t gen):
         """Take a task back; return False if a worker has it already."""
         self.usable()
@@ -800,8 +824,10 @@ cdef class Segment:
                     rc = c.sr_wait_memory(self.ptr, participant, slot, why, &waited)
                 if rc == -EINTR:
                     check(rc)
-                elif rc < 0:
+                elif rc < 0 and (why.limit != c.SR_LIMIT_BUDGET or self.ask_for_memory is None):
                     return rc
+                elif rc < 0:
+                    self.ask_for_memory(nbytes, why.needed, why.free)
                 rc = c.sr_commit(self.ptr, participant, slot, nbytes, why)
                 if rc != -ENOSPC:
                     return rc

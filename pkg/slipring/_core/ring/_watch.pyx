@@ -100,7 +100,7 @@ cdef class Watch:
             "run": o.iteration,
             "recorded": o.recorded, "folded": o.folded, "loop_steps": o.loop_steps,
             "loop_wait_ns": o.loop_wait_ns, "loop_ns": o.loop_ns, "capacity": o.capacity, "total": o.total,
-            "data_off": o.data_off, "stride": o.stride, "pid_namespace": o.pid_namespace,
+            "data_off": o.data_off, "stride": o.stride, "pid_namespace": o.pid_namespace, "budget": o.budget,
             "ready_waiters": o.ready_waiters, "reads": {name: o.reads[at] for at, name in enumerate(READ_COUNTS)},
         }
 

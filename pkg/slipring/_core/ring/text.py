@@ -110,6 +110,18 @@ def segment_full(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
     return SegmentFull(text, needed=needed, free=free, limit=limit)
 
 
+def budget_refused(needed: int, free: int, share: int, memory: int, cached: int, loaders: int) -> SegmentFull:
+    """Return the SegmentFull of a loader whose share of a pool's `memory` does not suffice."""
+    limit = f"memory={memory} of its pool"
+    text = (
+        f"no memory for a batch: {megabytes(needed)} ({needed} bytes) more are needed, and {megabytes(free)} are left "
+        f"of the {megabytes(share)} that {limit} gives this loader: {megabytes(cached)} of {megabytes(memory)} are "
+        f"for caches, and the rest is for {loaders} loader{'' if loaders == 1 else 's'}. Raise memory=, lower "
+        "batch_size or the number of loaders, or keep fewer batches"
+    )
+    return SegmentFull(text, needed=needed, free=free, limit=limit)
+
+
 def cache_refused(needed: int, free: int, limit: str) -> SegmentFull:
     """Return the SegmentFull for a cache without memory for its first pages."""
     text = (

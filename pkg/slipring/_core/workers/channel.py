@@ -1,7 +1,9 @@
 """Messages between the processes of a pool: pickles, with the descriptors that they need."""
 
+import collections
 import contextlib
 import io
+import itertools
 import os
 import pickle
 import select
@@ -25,11 +27,16 @@ def peer_of(sock):
 class Channel:
     """One end of a Unix stream socket. One thread uses it.
 
+    If the socket does not block, no call waits for the other process: `send` keeps the bytes that the socket does not
+    take, for `flush`, and `receive` returns None until a whole message has arrived.
+
     The other end belongs to the same user: check `peer` before the first message is read, which runs its pickle.
     """
 
     def __init__(self, sock):
         self.sock = sock
+        self.unsent = collections.deque()  # of [bytes, descriptors that go with them]
+        self._expect_message()
 
     def fileno(self):
         """Return the descriptor of the socket; -1 after `close`."""
@@ -41,52 +48,71 @@ class Channel:
 
     def send(self, *message):
         """Send a message: objects that could be sent to a process that is being started."""
-        outgoing = _Outgoing()
-        with outgoing.sending():
-            stream = io.BytesIO()
-            ForkingPickler(stream, pickle.HIGHEST_PROTOCOL).dump(message)
-        data, fds = stream.getbuffer(), outgoing.fds
+        outgoing, stream = _Outgoing(), io.BytesIO()
         try:
-            self.sock.sendall(HEADER.pack(len(data), len(fds)))
-            for first in range(0, len(fds), AT_ONCE):
-                socket.send_fds(self.sock, [b"f"], fds[first : first + AT_ONCE])
-            self.sock.sendall(data)
+            with outgoing.sending():
+                ForkingPickler(stream, pickle.HIGHEST_PROTOCOL).dump(message)
+        except BaseException:
+            _close_all(outgoing.fds)
+            raise
+        data, fds = stream.getbuffer(), outgoing.fds
+        self.unsent.append([HEADER.pack(len(data), len(fds)), []])
+        self.unsent.extend([b"f", fds[first : first + AT_ONCE]] for first in range(0, len(fds), AT_ONCE))
+        self.unsent.append([data, []])
+        self.flush()
+
+    def flush(self):
+        """Send as much of the earlier messages as the socket takes; EOFError: the other process has gone."""
+        try:
+            while self.unsent:
+                data, fds = self.unsent[0]
+                sent = socket.send_fds(self.sock, [data], fds) if fds else self.sock.send(data)
+                _close_all(fds)
+                if sent == len(data):
+                    self.unsent.popleft()
+                else:
+                    self.unsent[0] = [data[sent:], []]
+        except BlockingIOError:
+            pass
         except ConnectionError as error:
             raise EOFError("the other process has gone") from error
 
     def receive(self):
         """Wait for a message and return it as a tuple; EOFError: the other process has gone, or closed its end."""
-        length, n = HEADER.unpack(self._exactly(HEADER.size))
-        fds = []
         try:
-            while len(fds) < n:
-                _, more, _, _ = socket.recv_fds(self.sock, 1, AT_ONCE, socket.MSG_CMSG_CLOEXEC)
-                if not more:
-                    raise EOFError("the other process has gone")
-                fds += more
-            data = self._exactly(length)
-            _arriving.fds = fds
-            return pickle.loads(data)
+            self._fill()
+            if self._body is None:
+                length, n = HEADER.unpack(self._head)
+                while len(self._fds) < n:
+                    _, more, _, _ = socket.recv_fds(self.sock, 1, AT_ONCE, socket.MSG_CMSG_CLOEXEC)
+                    if not more:
+                        raise EOFError("the other process has gone")
+                    self._fds += more
+                self._body = bytearray(length)
+                self._missing = memoryview(self._body)
+                self._fill()
+        except BlockingIOError:
+            return None
         except ConnectionError as error:
             raise EOFError("the other process has gone") from error
+        data, _arriving.fds = self._body, self._fds
+        self._expect_message()
+        try:
+            return pickle.loads(data)
         finally:
+            _close_all(fd for fd in _arriving.fds if fd >= 0)
             _arriving.fds = None
-            for fd in fds:
-                if fd >= 0:
-                    os.close(fd)
 
-    def _exactly(self, n):
-        data = bytearray(n)
-        view = memoryview(data)
-        while view:
-            try:
-                got = self.sock.recv_into(view)
-            except ConnectionError as error:
-                raise EOFError("the other process has gone") from error
+    def _expect_message(self):
+        self._head, self._fds, self._body = bytearray(HEADER.size), [], None
+        self._missing = memoryview(self._head)  # of the head or the body
+
+    def _fill(self):
+        while self._missing:
+            got = self.sock.recv_into(self._missing)
             if not got:
                 raise EOFError("the other process has gone")
-            view = view[got:]
-        return data
+            self._missing = self._missing[got:]
 
     def has_message(self, seconds=0.0):
         """Return whether a message, or the end, arrives within that time; None: wait without a limit."""
@@ -97,16 +123,26 @@ class Channel:
     def close(self):
         """Close this end. A second call does nothing."""
         self.sock.close()
+        _close_all(itertools.chain(self._fds, *(fds for _, fds in self.unsent)))
+        self._fds, self.unsent = [], collections.deque()
+
+
+def _close_all(fds):
+    for fd in fds:
+        os.close(fd)
 
 
 class _Outgoing:
-    """A stand-in for a process that is being started: multiprocessing's picklers give it their descriptors."""
+    """A stand-in for a process that is being started: multiprocessing's picklers give it their descriptors.
+
+    The message gets duplicates, because it may be sent after its sender has closed the descriptors.
+    """
 
     def __init__(self):
         self.fds = []
 
     def duplicate_for_child(self, fd):
-        self.fds.append(fd)
+        self.fds.append(os.dup(fd))
         return len(self.fds) - 1
 
     DupFd = staticmethod(lambda index: Arrived(index))

@@ -72,6 +72,16 @@ def copied_bytes(pid, parent):
     return pages * int(own) // max(1, len(entries)) * os.sysconf("SC_PAGESIZE")
 
 
+def caches_of(dataset):
+    """Yield the open caches of slipring's in a dataset, and in those that it wraps: its attribute ``cache``."""
+    cache = getattr(dataset, "cache", None)
+    if type(cache).__module__.startswith("slipring.") and not getattr(cache, "closed", True):
+        yield cache
+    for inner in (getattr(dataset, "dataset", None), *(getattr(dataset, "datasets", None) or ())):
+        if inner is not None and inner is not dataset:
+            yield from caches_of(inner)
+
+
 def _common(ours, theirs):
     """Return the overlaps of two ascending lists of spans."""
     found, others = [], iter(theirs)

@@ -46,6 +46,8 @@ class NodePool(WorkerPool):
             self.link = Link(self.name, address, self.number.of(address), self.job)
         self.workers = dict.fromkeys(range(self.target))
         self.ring.use_wake_file(self.link.wake.number())
+        if self.job.options.workers.memory is not None and not self.ring.budget:
+            self.ring.set_budget(0, self.ring.usage["used"])  # the pool gives it more before a worker takes a task
         with no_interrupt():
             self.link.channel.send("serve", self.ring, rest_of(self.job), base_seed)
 

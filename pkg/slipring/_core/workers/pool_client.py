@@ -11,6 +11,7 @@ import subprocess
 import sys
 from multiprocessing import spawn
 
+from slipring._core.ring import process
 from slipring._core.ring._fd import Descriptor, Poll
 from slipring._core.workers.channel import Channel
 from slipring._core.workers.pickling import SharedPickle
@@ -62,7 +63,7 @@ def described(job):
         said.update({attribute: value for attribute, value in plain.items() if value is not UNKNOWN})
     with contextlib.suppress(Exception):  # users' code; not every dataset has a length
         said["len(dataset)"] = len(dataset)
-    said["num_workers"] = job.num_workers
+    said["num_workers"], said["memory"] = job.num_workers, job.options.workers.memory
     said["the version of slipring"], said["the version of Python"] = __version__, platform.python_version()
     return said
 
@@ -160,7 +161,7 @@ class Link:
         return channel
 
     def _greet(self, number, job):
-        self.channel.send("hello", number, self.description, os.sched_getaffinity(0))
+        self.channel.send("hello", number, self.description, os.sched_getaffinity(0), process.ranks())
         what, *said = self.channel.receive()
         if what == "bring":
             self._bring(job)

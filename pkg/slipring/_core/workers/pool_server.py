@@ -14,6 +14,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 import traceback
 from functools import partial
 from multiprocessing import spawn
@@ -24,77 +25,25 @@ from slipring._core.ring.signals import no_collection
 from slipring._core.workers import pool_client
 from slipring._core.workers.channel import Channel, Duplicate
 from slipring._core.workers.deaths import manner
+from slipring._core.workers.pool_budget import Budget, Part
+from slipring._core.workers.pool_members import Member, PooledWorker, Source
 from slipring._core.workers.pool_worker import pool_worker_main
 from slipring._core.workers.worker_main import one_thread
 
 LINE = 64  # bytes of a worker's wake word in the wake file: sr_wake_line
 STARTER_S = 60.0  # for the process that starts the pool to connect
-READ_S = 30.0  # for the rest of a message: a stopped process must not stop the pool
+DIVIDE_S = 0.05  # how often segments are checked that must give memory to others
+REVIEW_S = 1.0  # how often the budget is divided again, because the size of batches has changed
+PATIENCE_S = 20.0  # for them to do so: their loops may wait for one that has none
 GRACE_S = 5.0  # for the workers to end when the last loader has gone
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Source:
-    """What loaders of several processes share: a dataset with its functions, loaded once.
-
-    Attributes
-    ----------
-    serial : int
-        No other source of this pool had it.
-    description : dict
-        Of the loader that came first; see `pool_client.described`.
-    parts : tuple or None
-        See `worker_main.parts_of`; None: not here yet.
-    bringer : Member or None
-        The loader that was asked for the parts.
-    members : set of Member
-    """
-
-    def __init__(self, serial, description):
-        self.serial, self.description = serial, description
-        self.parts = self.bringer = None
-        self.members = set()
-
-
-class Member:
-    """A loader's connection.
-
-    Attributes
-    ----------
-    ring, rest, base_seed
-        Of the current workers; `ring` is None before the first and after a loader has stopped them.
-    attached : set of int
-        The numbers of the workers that serve the segment, or will as soon as they read their messages.
-    stopping : bool
-        The workers have been told to leave the segment.
-    gone : bool
-        The loader's process has ended, or the loader.
-    """
-
-    def __init__(self, key, channel, pid):
-        self.key, self.channel, self.pid = key, channel, pid
-        self.pidfd = os.pidfd_open(pid)
-        self.source = self.ring = self.rest = None
-        self.base_seed, self.cpus = 0, set()
-        self.attached = set()
-        self.stopping = self.gone = False
-
-    @property
-    def num_workers(self):
-        return self.source.description["num_workers"]
-
-
-class PooledWorker:
-    """A worker process. `sources`: the serial numbers of those that it has; `leaves`: it was told to end."""
-
-    def __init__(self, number, process, channel, sources):
-        self.number, self.process, self.channel, self.sources = number, process, channel, sources
-        self.pidfd = os.pidfd_open(process.pid)
-        self.leaves = False
-
-
 class PoolServer:
-    """The pool. Everything happens in one thread, in the order in which messages and deaths arrive."""
+    """The pool. Everything happens in one thread, in the order in which messages and deaths arrive.
+
+    No socket blocks: a stopped process, or one that is slow to read, must not stop the pool.
+    """
 
     def __init__(self, listener):
         self.listener = listener
@@ -103,6 +52,7 @@ class PoolServer:
         self.members, self.sources, self.workers = {}, {}, {}  # by key, by the loaders' number, by number
         self.keys, self.serials = itertools.count(), itertools.count()
         self.prepared = False
+        self.budget, self.divided = None, True  # divided: each loader has its part
         self.wake_fd = os.memfd_create("slipring-wake")
         os.ftruncate(self.wake_fd, (MAX_WORKERS + 1) * LINE)
 
@@ -111,13 +61,15 @@ class PoolServer:
         timeout = STARTER_S
         while self.members or timeout is not None:
             events = self.selector.select(timeout)
+            if not (events and self.divided):
+                self._divide()
             if not events and not self.members:
                 break  # the process that started the pool has died before it connected
             for key, _ in events:
                 if key.fd in self.selector.get_map():  # an earlier event may have ended it
                     key.data()
             if self.members:
-                timeout = None
+                timeout = DIVIDE_S if not self.divided else None if self.budget is None else REVIEW_S
         self._end_workers()
 
     # ---- loaders come and go
@@ -129,7 +81,7 @@ class PoolServer:
         if user != os.geteuid():
             channel.close()
             return
-        sock.settimeout(READ_S)
+        sock.setblocking(False)
         try:
             member = Member(next(self.keys), channel, pid)
         except OSError as error:  # it has died already, or is of another PID namespace
@@ -143,24 +95,37 @@ class PoolServer:
 
     def _hear(self, member):
         try:
-            what, *arguments = member.channel.receive()
+            message = self._next_message(member.channel)
         except (EOFError, OSError):
             self._lose(member)
         except Exception as error:  # users' classes run when they are unpickled
             self._refuse(member, error)
         else:
-            try:
-                getattr(self, f"_{what}")(member, *arguments)
-            except Exception as error:
-                self._refuse(member, error)
+            if message is not None:
+                try:
+                    getattr(self, f"_{message[0]}")(member, *message[1:])
+                except Exception as error:
+                    self._refuse(member, error)
 
-    def _tell(self, member, *message):
-        try:
-            member.channel.send(*message)
-        except EOFError:
-            pass  # it is about to be lost, by its own event
-        except OSError:  # a timeout: a part of the message may have been sent, so no other one can follow
-            member.channel.sock.shutdown(socket.SHUT_RDWR)
+    def _next_message(self, channel):
+        """Send what is left for a process, and return its next message; None: none has arrived completely."""
+        channel.flush()
+        self._await_socket(channel)
+        return channel.receive()
+
+    def _await_socket(self, channel):
+        """Wait until a socket takes bytes again, if some are left for it."""
+        if channel in self.selector.get_map():
+            key = self.selector.get_key(channel)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.unsent else 0)
+            if events != key.events:
+                self.selector.modify(channel, events, key.data)
+
+    def _tell(self, receiver, *message):
+        """Send a message to a loader or a worker."""
+        with contextlib.suppress(EOFError, OSError):  # its process has ended: an event of its own follows
+            receiver.channel.send(*message)
+            self._await_socket(receiver.channel)
 
     def _refuse(self, member, error):
         self._tell(member, "refused", "".join(traceback.format_exception(error)))
@@ -181,7 +146,11 @@ class PoolServer:
             member.ring.close()  # no wait of a worker in this segment may go on
             self._stop(member)
         else:
-            del self.members[member.key]
+            self._forget_member(member)
+
+    def _forget_member(self, member):
+        del self.members[member.key]
+        self._divide()
 
     def _leave_source(self, member):
         source = member.source
@@ -193,8 +162,15 @@ class PoolServer:
 
     # ---- what loaders say
 
-    def _hello(self, member, number, description, cpus):
-        member.cpus = cpus
+    def _hello(self, member, number, description, cpus, ranks):
+        member.cpus, member.ranks = cpus, ranks
+        memory = description["memory"]
+        others = [each for each in self.members.values() if each.source is not None]
+        if others and others[0].source.description["memory"] != memory:
+            differs = {**description, "memory": others[0].source.description["memory"]}
+            self._tell(member, "differs", others[0].pid, differs)
+            return
+        self.budget = None if memory is None else self.budget or Budget(memory)
         source = self.sources.get(number)
         if source is None:
             source = self.sources[number] = Source(next(self.serials), description)
@@ -234,6 +210,9 @@ class PoolServer:
         """Let workers serve a loader's segment."""
         ring.use_wake_file(self.wake_fd)
         member.ring, member.rest, member.base_seed, member.stopping = ring, rest, base_seed, False
+        if self.budget is not None:
+            member.part = Part(ring)
+            self._divide()
         for number in range(member.num_workers):
             if number in self.workers:
                 self._attach(self.workers[number], member)
@@ -246,6 +225,8 @@ class PoolServer:
         # When a loader goes, busy workers may not have read yet what they were told when it stopped.
         if not member.stopping:
             member.stopping = True
+            for number in list(member.asks):
+                self._refuse_memory(member, number)
             for number in member.attached:
                 self._order(self.workers[number], "detach", member.key)
         self._settle(member)
@@ -257,15 +238,60 @@ class PoolServer:
         member.ring = member.rest = None
         member.stopping = False
         if member.gone:
-            del self.members[member.key]
+            self._forget_member(member)
         else:
             self._tell(member, "stopped")
+
+    # ---- memory
+
+    def _divide(self):
+        """Divide the budget among the loaders, and answer the workers that wait for memory."""
+        if self.budget is None:
+            return
+        sources = set(self.sources.values())
+        self.budget.count_caches(source.parts[0] for source in sources if source.parts is not None)
+        parts = self._parts_of_budget()
+        expected = sum(max(len(each.members), *(member.ranks for member in each.members)) for each in sources)
+        self.divided = self.budget.divide(parts, max(0, expected - len(parts)) + 1)
+        for member in list(self.members.values()):
+            for number, (needed, give_up) in list(member.asks.items()):
+                waits = member.part.limit < member.part.target and time.monotonic() < give_up
+                if member.part.left < needed and not waits and needed <= self.budget.free(parts):
+                    member.part.allow(member.part.taken + needed)
+                if member.part.left >= needed:
+                    self._answer(member, number, None)
+                elif not waits:
+                    self._refuse_memory(member, number)
+
+    def _parts_of_budget(self):
+        return [member.part for member in self.members.values() if member.part is not None]
+
+    def _short(self, worker, key, slot_bytes, needed):
+        """Give a segment more memory, for a batch that lacks `needed` bytes; its slot then has `slot_bytes`."""
+        member = self.members[key]
+        before, member.part.slot_bytes = member.part.slot_bytes, max(member.part.slot_bytes, slot_bytes)
+        if member.stopping or not self.budget.suffices(self._parts_of_budget()):
+            member.part.slot_bytes = before
+            member.part.measure()
+            self._refuse_memory(member, worker.number)
+        else:
+            member.asks[worker.number] = needed, time.monotonic() + PATIENCE_S
+            self._divide()
+
+    def _refuse_memory(self, member, number):
+        parts, budget = self._parts_of_budget(), self.budget
+        self._answer(member, number, (member.part.limit, budget.nbytes, budget.cached, len(parts)))
+
+    def _answer(self, member, number, refused):
+        member.asks.pop(number, None)
+        self._tell(self.workers[number], "memory", refused)
 
     # ---- workers
 
     def _start(self, number):
         """Fork a worker, which has all datasets that are here, and let it serve all loaders."""
         mine, theirs = socket.socketpair()
+        mine.setblocking(False)
         ready = {source.serial: source.parts for source in self.sources.values() if source.parts is not None}
         forget = partial(self._forget, mine)
         with no_collection():
@@ -314,8 +340,7 @@ class PoolServer:
 
     def _order(self, worker, *message):
         """Send a message to a worker and, if it waits for a task, make it read its messages."""
-        with contextlib.suppress(EOFError, OSError):  # it has died: `_reap` follows
-            worker.channel.send(*message)
+        self._tell(worker, *message)
         for member in self.members.values():
             if member.ring is not None and worker.number + 1 < member.ring.n_participants:
                 member.ring.wake_worker(worker.number + 1)  # all segments have the same wake word
@@ -330,10 +355,17 @@ class PoolServer:
 
     def _listen(self, worker):
         try:
-            _, key = worker.channel.receive()
+            message = self._next_message(worker.channel)
         except (EOFError, OSError):
             self.selector.unregister(worker.channel)  # its pidfd tells the rest
             return
+        if message is None:
+            return
+        what, *said = message
+        getattr(self, f"_{what}")(worker, *said)
+
+    def _detached(self, worker, key):
+        """A worker has left a segment."""
         member = self.members[key]
         member.attached.discard(worker.number)
         member.ring.recover(worker.number + 1, thread=True)  # its process lives, and so may arrays in the slots
@@ -365,6 +397,7 @@ class PoolServer:
         in_flight = member.ring.in_flight(participant)
         member.ring.recover(participant)
         member.attached.discard(worker.number)
+        member.asks.pop(worker.number, None)
         if not (worker.leaves or member.stopping):
             self._tell(
                 member, "died", worker.number, worker.process.pid, exitcode, manner(exitcode), in_flight, serving

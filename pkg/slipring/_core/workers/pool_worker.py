@@ -1,5 +1,6 @@
 """A worker process of a pool: it serves the segments of several loaders, of one process or of several."""
 
+import collections
 import ctypes
 import gc
 import os
@@ -8,6 +9,7 @@ from functools import partial
 
 from slipring._core.ring._ring import ServedRings
 from slipring._core.ring.sample_marks import count_process_in
+from slipring._core.ring.text import budget_refused
 from slipring._core.ring.worker_info import set_worker_info
 from slipring._core.workers.concurrency import Concurrency
 from slipring._core.workers.heap import Heap
@@ -60,6 +62,7 @@ class PoolWorker:
         self.tasks = {}  # segment -> (its worker, the function that does a claimed task)
         self.concurrency = {}  # fetch_threads -> the threads that all loaders share
         self.heap = Heap()
+        self.backlog = collections.deque()  # messages that came before an answer
 
     def run(self):
         """Work until the pool's process says that this worker must leave."""
@@ -83,9 +86,9 @@ class PoolWorker:
 
     def _obey(self, waits):
         """Handle the messages of the pool's process; return whether to go on. `waits`: wait for the first one."""
-        while waits or self.channel.has_message():
+        while waits or self.backlog or self.channel.has_message():
             waits = False
-            what, *arguments = self.channel.receive()
+            what, *arguments = self.backlog.popleft() if self.backlog else self.channel.receive()
             if what == "leave":
                 return False
             getattr(self, f"_{what}")(*arguments)
@@ -94,6 +97,7 @@ class PoolWorker:
     def _attach(self, key, ring, rest, serial, base_seed):
         """Serve a loader's segment from now on."""
         ring.use_wake_file(self.wake_fd)
+        ring.ask_for_memory = partial(self._ask, key)
         ring.join(self.number + 1)
         count_process_in(ring)
         job = job_of(rest, self.sources[serial])
@@ -109,6 +113,14 @@ class PoolWorker:
             work = partial(answer_with_failure, worker, error)
         self.rings[key], self.tasks[ring] = ring, (worker, work)
         self.served.add(ring)
+
+    def _ask(self, key, slot_bytes, needed, free):
+        """Wait until a loader's segment may take more memory, or raise SegmentFull; see `Segment.ask_for_memory`."""
+        self.channel.send("short", key, slot_bytes, needed)
+        while (message := self.channel.receive())[0] != "memory":
+            self.backlog.append(message)
+        if message[1] is not None:
+            raise budget_refused(needed, free, *message[1])
 
     def _detach(self, key):
         """Serve a loader's segment no longer, and say so."""
