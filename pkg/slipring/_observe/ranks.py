@@ -147,7 +147,7 @@ def judged(ranks, size=None):
     if still:
         return _blamed(still, others, "", still[0])
     if any(each.get("waits_for_memory") for each in ranks):
-        return _short_of_memory(ranks)
+        return _limited_by_memory(ranks)
     if any(each["cause"] == "unknown" for each in ranks):
         return None
     if all(each["supply_s"] for each in ranks):
@@ -175,7 +175,7 @@ def _blamed(slow, others, why, worst):
     return "rank", f"{_hold_up(slow, others)}:{why} On rank {worst['rank']}: {worst['sentence']}", worst["advice"]
 
 
-def _short_of_memory(ranks):
+def _limited_by_memory(ranks):
     """Return the judgement on ranks whose batches lack memory, because other ranks have more than their parts."""
     short = sorted((each for each in ranks if each["waits_for_memory"]), key=lambda each: each["rank"])
     over = [each for each in ranks if each["budget_bytes"] and each["memory_bytes"] > each["budget_bytes"]]

@@ -13,12 +13,11 @@ from slipring.errors import RemoteError, VideoError, shown
 from slipring.images._render.decode import DecodedImage
 from slipring.images._render.draws import Draws as Draws
 from slipring.images._render.recipe import WrongResult
-from slipring.images._sources.patch_renderer import renderer_of
+from slipring.images._sources.renderer import Renderer
 from slipring.images._steps.base import final_size
+from slipring.images._steps.batch import Images, labels_of
 from slipring.images._steps.batch import as_batch_transform as as_batch_transform
-from slipring.images._steps.batch import labels_of
-from slipring.images._steps.batch_images import Images
-from slipring.images._steps.multicrop import MultiCrop
+from slipring.images._steps.outputs import MultiCrop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +46,7 @@ class FrameRenderer:
     def __init__(self, transform: Any, *, layout: str, dtype: Any, mean: Any, std: Any, max_pixels: int) -> None:
         if isinstance(transform, Mapping):
             raise TypeError(f"transform must be for one size, and a dict of sizes is for images: {shown(transform)}")
-        self._images = renderer_of(
+        self._images = Renderer(
             transform, layout=layout, dtype=dtype, mean=mean, std=std, max_pixels=max_pixels, reducing_gap=None,
             exif=False, truncated="raise", grey16="clip",
         )  # fmt: skip

@@ -179,7 +179,7 @@ class Lead:
         )
         return most and (
             f"share=: no slot of {ring.n_slots} is free, so the next batches wait for {names}: it must drop batches or "
-            "take them sooner; Memory(slots=) sets the number of slots"
+            "take them sooner; Memory(slots=...) sets the number of slots"
         )
 
     def warn_of_slots(self, ring, since):
