@@ -43,14 +43,18 @@ cdef extern from "numpy/arrayobject.h":
         NPY_LIST_PICKLE
         NPY_ITEM_IS_POINTER
 
-cdef extern from "Python.h":
-    ctypedef struct PyInterpreterState:
-        pass
-    ctypedef struct PyThreadState:
-        pass
-    PyInterpreterState *PyInterpreterState_Get() noexcept
-    PyThreadState *PyInterpreterState_ThreadHead(PyInterpreterState *interpreter) noexcept
-    PyThreadState *PyThreadState_Next(PyThreadState *thread) noexcept
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+    #define FREE_THREADED 1
+    #define other_threads() 0 /* none that waits for a GIL */
+    #else
+    #define FREE_THREADED 0
+    #define other_threads() (PyThreadState_Next(PyInterpreterState_ThreadHead(PyInterpreterState_Get())) != NULL)
+    #endif
+    """
+    bint FREE_THREADED
+    bint other_threads() noexcept
 
 cnp.import_array()
 
@@ -224,7 +228,7 @@ cdef void copy_in(char *to, const char *source, uint64_t nbytes) noexcept:
 cdef void copy_row(char *to, const char *source, uint64_t nbytes, bint large) noexcept:
     """Copy one row of a batch; `large`: the batch leaves the caches before the consumer reads it."""
     # Releasing the GIL for each row slows down a worker without other threads by some percent.
-    if nbytes < BIG_COPY or PyThreadState_Next(PyInterpreterState_ThreadHead(PyInterpreterState_Get())) == NULL:
+    if nbytes < BIG_COPY or not other_threads():
         if large:
             copy_large(to, &source, 1, nbytes)
         else:
@@ -351,7 +355,7 @@ cdef enum:
 cdef dict _known = {}           # hash -> Tree
 cdef uint64_t _known_bytes = 0  # of their definitions; the parsed trees take about twenty times as much
 cdef uint64_t KNOWN_BYTES = 256 << 10
-cdef Tree _last = None          # the tree of the last lookup: usually the next lookup needs it again
+cdef Tree _last = None  # with a GIL, the tree of the last lookup: usually the next lookup needs it again
 
 
 @cython.final
@@ -410,12 +414,16 @@ cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil:
 cdef Tree tree_of(const char *data, uint64_t n, uint64_t key):
     """Return the tree of a treedef, from the cache if these bytes are known; raise CorruptBatch if it is invalid."""
     global _last
-    cdef Tree tree = _last
+    cdef Tree tree = None if FREE_THREADED else _last
     if tree is None or tree.key != key or not tree.has(data, n):
-        tree = <Tree> _known.get(key)
+        try:
+            tree = <Tree> _known[key]  # not get(): another thread may free what it returns
+        except KeyError:
+            tree = None
         if tree is None or not tree.has(data, n):
             tree = read(data, n, key)
-        _last = tree
+        if not FREE_THREADED:
+            _last = tree
     return tree
 
 
@@ -428,11 +436,12 @@ cdef Tree read(const char *data, uint64_t n, uint64_t key):
     except pytree.BadDefinition as error:
         raise CorruptBatch(f"a worker sent a tree that cannot be read: {error}") from None
     tree.root = node_of(parsed)
-    if _known_bytes > KNOWN_BYTES:  # ragged containers make a definition per batch: keep few of them
-        _known.clear()
-        _known_bytes = 0
-    _known_bytes += n
-    _known[key] = tree
+    with cython.critical_section(_known):
+        if _known_bytes > KNOWN_BYTES:  # ragged containers make a definition per batch: keep few of them
+            _known.clear()
+            _known_bytes = 0
+        _known_bytes += n
+        _known[key] = tree
     return tree
 
 
@@ -569,9 +578,11 @@ cdef class Decoder:
 
     cdef object tensor(self, const sr_leaf *record, Node node, char *at):
         global _from_numpy
-        if node.carrier == UNKNOWN:
+        # Another thread may set the two in any order.
+        if node.carrier == UNKNOWN or _from_numpy is None:
             module = foreign_module("tensor")
-            _from_numpy = module.torch.from_numpy
+            if _from_numpy is None:
+                _from_numpy = module.torch.from_numpy
             node.carrier = module.carrier(node.data)
         array = self.array(record, None, at)
         # torch has no read-only tensors, and warns about arrays that are.
