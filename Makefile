@@ -36,7 +36,7 @@ PY_DIRS := $(wildcard pkg tests bench examples tools setup.py docs/conf.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv libraries build quick lint types test test-sample test-all pytest slow test-cuda ctest
+.PHONY: help python-free-threaded venv libraries build quick lint types test test-sample test-all pytest slow test-cuda ctest
 .PHONY: test-arm64 test-arm64-python .arm64-tools tsan asan tsan-pytest asan-pytest model mutants fuzz fault steps soak
 .PHONY: coverage bench bench-device bench-adapters bench-queue bench-broadcast bench-clips bench-ranks bench-recipes bench-training
 .PHONY: docs wheels check-wheel check-sdist release clean
@@ -101,6 +101,11 @@ $(BUILD_STAMP): $(DEPS_STAMP) $(BUILD_INPUTS)
 	@rm -f $(BUILD_STAMPS)-*
 	$(PY) setup.py --quiet build_ext --inplace
 	@touch $@
+
+# Debian has none to install. The tests in such a Python: make pytest TORCH=0 VENV=.venv314t PYTHON=build/pythons/...
+FREE_THREADED ?= 3.14t
+python-free-threaded: ## compile a free-threaded CPython in build/pythons, on Debian (minutes); FREE_THREADED=3.13t, SUITE=
+	nice sh tools/debian_python.sh build/pythons/$(shell uname -m)-$(FREE_THREADED) $(shell uname -m) $(FREE_THREADED)
 
 venv: $(DEPS_STAMP) ## create the environment and install the pinned requirements
 

@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -154,6 +155,25 @@ def test_of_many_threads_one_makes_the_entry(cache):
     for thread in threads:
         thread.join()
     assert len(made) == 50 and len(out) == 400 and len(cache) == 50
+
+
+def test_threads_read_entries_of_different_forms_at_once(cache):
+    values = [{f"field {key}": [key] * (1 + key % 5), "row": np.full(8, key)} for key in range(40)]
+    for key, value in enumerate(values):
+        assert cache.put(key, value)
+    barrier = threading.Barrier(4)
+
+    def read(first):
+        barrier.wait()
+        for step in range(8000):
+            key = (first + step) % 40
+            value = cache.get(key)
+            assert value[f"field {key}"] == values[key][f"field {key}"] and (value["row"] == key).all()
+
+    with ThreadPoolExecutor(4) as pool:
+        for reader in [pool.submit(read, 11 * number) for number in range(4)]:
+            reader.result()
+    assert cache.stats().hits == 32_000
 
 
 def test_a_process_that_waited_a_second_makes_its_own_value(cache):

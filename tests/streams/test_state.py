@@ -10,6 +10,7 @@ import pytest
 import slipring
 from slipring.errors import BlockError
 from slipring.streams import ShardStream
+from tests.support.kinds import kinds
 from tests.support.options import grouped
 
 SEEDED = {"seed": 7}
@@ -150,8 +151,8 @@ def test_a_killed_workers_part_continues_with_no_row_lost_or_twice(shuffle_buffe
         assert loader.stats().respawns == 1 and once.exists()
 
 
-@pytest.mark.parametrize("way", [{}, {"num_workers": 1, "start_method": "thread"}, {"num_workers": 1}], ids=str)
-def test_a_resume_after_an_error_loses_no_row_and_does_not_raise_a_bad_blocks_error_again(way):
+@kinds("inline", "one thread", "one fork")
+def test_a_resume_after_an_error_loses_no_row_and_does_not_raise_a_bad_blocks_error_again(kind):
     class Source:
         def __init__(self, fails):
             self.fails = fails
@@ -164,7 +165,7 @@ def test_a_resume_after_an_error_loses_no_row_and_does_not_raise_a_bad_blocks_er
 
     with slipring.stream(blocks, 10) as loader:
         whole = [x for batch in values(loader) for x in batch if not 400 <= x < 500]
-    way = grouped(**way)
+    way = grouped(**kind)
     seen = []
     with slipring.stream(Source(True), 10, **way) as loader:
         for _ in range(2):

@@ -100,9 +100,12 @@ cdef class CacheCore:
         self.mapping = mapping
 
     cdef Mapping opened(self):
-        if self.mapping is None:
+        cdef Mapping mapping
+        with cython.critical_section(self):
+            mapping = self.mapping
+        if mapping is None:
             raise Closed("the cache has been closed")
-        return self.mapping
+        return mapping
 
     @property
     def _fd(self):
@@ -136,6 +139,7 @@ cdef class CacheCore:
             raise CacheMismatch(f"the cache holds {there}; this is {here}. Give each dataset a cache (and a name) of "
                                 f"its own")
 
+    @cython.critical_section
     def close(self):
         """Release the cache. Views on entries stay valid; the memory is freed when the last process releases it."""
         self.mapping = None
@@ -336,7 +340,8 @@ cdef class CacheCore:
             c.sr_cache_count(mapping.ptr, c.SR_REFUSED_OTHER, 1)
             self._say_unfit(shown(error))
             return value
-        self.typical += (<int64_t> packed.used - <int64_t> self.typical) // 16
+        with cython.critical_section(self):
+            self.typical += (<int64_t> packed.used - <int64_t> self.typical) // 16
         if claim is None and may_claim:  # there was no room for an entry of typical size; this one may be smaller
             rc = c.sr_cache_memory_available(mapping.ptr, packed.used)
             if rc == 0:

@@ -43,14 +43,18 @@ cdef extern from "numpy/arrayobject.h":
         NPY_LIST_PICKLE
         NPY_ITEM_IS_POINTER
 
-cdef extern from "Python.h":
-    ctypedef struct PyInterpreterState:
-        pass
-    ctypedef struct PyThreadState:
-        pass
-    PyInterpreterState *PyInterpreterState_Get() noexcept
-    PyThreadState *PyInterpreterState_ThreadHead(PyInterpreterState *interpreter) noexcept
-    PyThreadState *PyThreadState_Next(PyThreadState *thread) noexcept
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+    #define FREE_THREADED 1
+    #define other_threads() 0 /* none that waits for a GIL */
+    #else
+    #define FREE_THREADED 0
+    #define other_threads() (PyThreadState_Next(PyInterpreterState_ThreadHead(PyInterpreterState_Get())) != NULL)
+    #endif
+    """
+    bint FREE_THREADED
+    bint other_threads() noexcept
 
 cnp.import_array()
 
@@ -224,7 +228,7 @@ cdef void copy_in(char *to, const char *source, uint64_t nbytes) noexcept:
 cdef void copy_row(char *to, const char *source, uint64_t nbytes, bint large) noexcept:
     """Copy one row of a batch; `large`: the batch leaves the caches before the consumer reads it."""
     # Releasing the GIL for each row slows down a worker without other threads by some percent.
-    if nbytes < BIG_COPY or PyThreadState_Next(PyInterpreterState_ThreadHead(PyInterpreterState_Get())) == NULL:
+    if nbytes < BIG_COPY or not other_threads():
         if large:
             copy_large(to, &source, 1, nbytes)
         else:
@@ -351,7 +355,7 @@ cdef enum:
 cdef dict _treedefs = {}           # hash -> TreeDef
 cdef uint64_t _known_bytes = 0  # of their definitions; the parsed trees take about twenty times as much
 cdef uint64_t KNOWN_BYTES = 256 << 10
-cdef TreeDef _last = None          # the treedef of the last lookup: usually the next lookup needs it again
+cdef TreeDef _last = None  # with a GIL, the treedef of the last lookup: usually the next lookup needs it again
 
 
 @cython.final
@@ -410,12 +414,16 @@ cdef uint64_t hash_bytes(const char *data, uint64_t n) noexcept nogil:
 cdef TreeDef treedef_of(const char *data, uint64_t n, uint64_t key):
     """Return a treedef from its bytes, from the cache if these bytes are known; raise CorruptBatch if it is invalid."""
     global _last
-    cdef TreeDef treedef = _last
+    cdef TreeDef treedef = None if FREE_THREADED else _last
     if treedef is None or treedef.key != key or not treedef.has(data, n):
-        treedef = <TreeDef> _treedefs.get(key)
+        try:
+            treedef = <TreeDef> _treedefs[key]  # not get(): another thread may free what it returns
+        except KeyError:
+            treedef = None
         if treedef is None or not treedef.has(data, n):
             treedef = read(data, n, key)
-        _last = treedef
+        if not FREE_THREADED:
+            _last = treedef
     return treedef
 
 
@@ -428,11 +436,12 @@ cdef TreeDef read(const char *data, uint64_t n, uint64_t key):
     except pytree.BadTreeDef as error:
         raise CorruptBatch(f"a worker sent a tree that cannot be read: {error}") from None
     treedef.root = node_of(parsed)
-    if _known_bytes > KNOWN_BYTES:  # ragged containers make a treedef per batch: keep few of them
-        _treedefs.clear()
-        _known_bytes = 0
-    _known_bytes += n
-    _treedefs[key] = treedef
+    with cython.critical_section(_treedefs):
+        if _known_bytes > KNOWN_BYTES:  # ragged containers make a treedef per batch: keep few of them
+            _treedefs.clear()
+            _known_bytes = 0
+        _known_bytes += n
+        _treedefs[key] = treedef
     return treedef
 
 
@@ -569,9 +578,11 @@ cdef class Decoder:
 
     cdef object tensor(self, const sr_leaf *record, Node node, char *at):
         global _from_numpy
-        if node.carrier == UNKNOWN:
+        # Another thread may set the two in any order.
+        if node.carrier == UNKNOWN or _from_numpy is None:
             module = foreign_module("tensor")
-            _from_numpy = module.torch.from_numpy
+            if _from_numpy is None:
+                _from_numpy = module.torch.from_numpy
             node.carrier = module.carrier(node.data)
         array = self.array(record, None, at)
         # torch has no read-only tensors, and warns about arrays that are.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 cimport cython
 cimport numpy as cnp
-from cpython.dict cimport PyDict_GetItemWithError, PyDict_Size
+from cpython.dict cimport PyDict_Size
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject, PyObject_GetItem
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -250,7 +250,6 @@ cdef bint allocate(Column column, Py_ssize_t n, SlotWriter writer) except -1:
 
 cdef bint write(Column column, value, Py_ssize_t i, Py_ssize_t at, int rules) except -1:
     """Copy a node of sample `i` to row `at`; return False if it does not match the first sample's."""
-    cdef PyObject *found
     cdef Py_ssize_t j
     cdef int overflow = 0
     cdef char code = column.code
@@ -284,8 +283,11 @@ cdef bint write(Column column, value, Py_ssize_t i, Py_ssize_t at, int rules) ex
         if rules == AS_NUMPY and PyDict_Size(value) != len(<list> column.names):
             return False
         for j in range(len(column.parts)):
-            found = PyDict_GetItemWithError(value, (<list> column.names)[j])
-            if found == NULL or not write(<Column> column.parts[j], <object> found, i, at, rules):
+            try:
+                found = (<dict> value)[(<list> column.names)[j]]
+            except KeyError:
+                return False
+            if not write(<Column> column.parts[j], found, i, at, rules):
                 return False
         return True
     if code == b"s":

@@ -450,7 +450,7 @@ cdef class Iteration(Pass):
         """See `Pass.resize`. Any thread may call it; a thread in next() applies it within half a second."""
         cdef unsigned long before
         self.supervisor.resized, self.look_next = options, 0
-        if self._engine is None or self._engine.inherited or self.lock.holder != 0:
+        if self._engine is None or self._engine.inherited or not self.lock.is_held_by(0):
             return
         before = self.lock.acquire()
         try:

@@ -2,6 +2,7 @@
 
 import queue
 
+cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -86,22 +87,25 @@ cdef class QueueCore:
 
     cdef int enter(self) except -1:
         """Begin a call that waits or claims a slot: until `leave`, the number and the descriptors stay."""
-        self.open()
-        if self.ring.polled():  # the call will need the event, and must not fail after its put or get
-            self.event.number()
-        self.inside += 1
+        with cython.critical_section(self):
+            self.open()
+            if self.ring.polled():  # the call will need the event, and must not fail after its put or get
+                self.event.number()
+            self.inside += 1
         return 0
 
     cdef void leave(self) noexcept:
         """End a call; after `close`, the last call releases the segment."""
-        if self.inside > 0:  # 0 in a child that was forked during the call and has used the queue since
-            self.inside -= 1
-        if self.closed and self.inside == 0:
-            self.dispose()
+        with cython.critical_section(self):
+            if self.inside > 0:  # 0 in a child that was forked during the call and has used the queue since
+                self.inside -= 1
+            if self.closed and self.inside == 0:
+                self.dispose()
 
     cdef void dispose(self) noexcept:
         self.ring = self.event = None
 
+    @cython.critical_section
     def close(self):
         """End this process's use of the queue, in all threads: put and get raise ValueError from now on.
 
@@ -112,12 +116,14 @@ cdef class QueueCore:
         if self.inside == 0 or self.generation != forks():
             self.dispose()
 
+    @cython.critical_section
     def disconnect_client(self):
         """Free this process's place among `max_processes`; its next use of the queue takes a place again."""
         self.open()
         if self.inside == 0:
             self.ring.leave()
 
+    @cython.critical_section
     def _ring(self):
         self.open()
         return self.ring
@@ -215,7 +221,11 @@ cdef class QueueCore:
 
     cdef int send(self, SlotWriter writer, value, bint moved) except -1:
         """Encode and publish; release the slot if that fails."""
-        cdef object encoder = self.encoders.pop() if self.encoders else Encoder()
+        cdef object encoder
+        try:
+            encoder = self.encoders.pop()
+        except IndexError:
+            encoder = Encoder()
         try:
             with writer:  # the value's own code may allocate in the slot
                 encoder.publish(writer, [value], moved=moved)
@@ -345,8 +355,8 @@ cdef class QueueCore:
 
     def _count(self):
         cdef uint32_t ready = 0, free_slots = 0
-        self.open()
-        self.ring.count(&ready, &free_slots)
+        cdef Segment ring = self._ring()
+        ring.count(&ready, &free_slots)
         return ready, free_slots
 
 

@@ -4,9 +4,11 @@ cdef class ReentrantLock:
     cdef object queue          # the waiting threads block on it
     cdef unsigned long acquire(self) except? 1
     cdef unsigned long acquire_as(self, unsigned long me) except? 1
+    cdef bint take(self, unsigned long me) noexcept
     cdef bint is_mine(self) noexcept
+    cdef bint is_held_by(self, unsigned long thread) noexcept
     cdef int release(self, unsigned long before) except -1
-    cdef int wait(self) except -1
+    cdef int wait(self, unsigned long me) except -1
 
 
 cdef class Turnstile:

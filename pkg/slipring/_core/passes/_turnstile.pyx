@@ -11,14 +11,20 @@ from cpython.pythread cimport PyThread_get_thread_ident
 
 from slipring.errors import reentered
 
+# Sequentially consistent: a waiting thread takes the free lock, or the thread that releases it counts the waiting one.
+cdef extern from *:
+    int ORDER "__ATOMIC_SEQ_CST"
+    bint swap "__atomic_compare_exchange_n"(unsigned long *word, unsigned long *expected, unsigned long new, bint weak,
+                                            int order, int order_if_not) noexcept
+    unsigned long load "__atomic_load_n"(unsigned long *word, int order) noexcept
+    void store "__atomic_store_n"(unsigned long *word, unsigned long new, int order) noexcept
+    int add "__atomic_add_fetch"(int *word, int more, int order) noexcept
+
 
 @cython.final
 @cython.auto_pickle(False)
 cdef class ReentrantLock:
-    """A lock for one thread at a time.
-
-    Under the GIL, no other thread runs between a look at the holder and taking its place.
-    """
+    """A lock for one thread at a time."""
 
     def __init__(self):
         self.queue = queue.SimpleQueue()  # written in C: no signal handler runs between its steps
@@ -29,34 +35,42 @@ cdef class ReentrantLock:
 
     cdef unsigned long acquire_as(self, unsigned long me) except? 1:
         """Do the same for the calling thread, which is `me`."""
-        cdef unsigned long before = self.holder
-        if before != 0 and before != me:
-            self.wait()
-            before = 0
-        self.holder = me
-        return before
+        if self.is_held_by(me):
+            return me
+        if not self.take(me):
+            self.wait(me)
+        return 0
+
+    cdef bint take(self, unsigned long me) noexcept:
+        """Take the lock if no thread holds it; return whether that succeeded."""
+        cdef unsigned long nobody = 0
+        return swap(&self.holder, &nobody, me, False, ORDER, ORDER)
+
+    cdef bint is_held_by(self, unsigned long thread) noexcept:
+        """Return whether a thread holds the lock; thread 0: whether none does."""
+        return load(&self.holder, ORDER) == thread
 
     cdef bint is_mine(self) noexcept:
         """Return whether the calling thread holds the lock."""
-        return self.holder == PyThread_get_thread_ident()
+        return self.is_held_by(PyThread_get_thread_ident())
 
     cdef int release(self, unsigned long before) except -1:
         """Let another thread have the lock."""
-        self.holder = before
-        if before == 0 and self.waiting > 0:
+        store(&self.holder, before, ORDER)
+        if before == 0 and add(&self.waiting, 0, ORDER) > 0:
             self.queue.put(None)
         return 0
 
-    cdef int wait(self) except -1:
-        self.waiting += 1
+    cdef int wait(self, unsigned long me) except -1:
+        add(&self.waiting, 1, ORDER)
         try:
-            while self.holder != 0:
+            while not self.take(me):
                 self.queue.get()
         except BaseException:  # Ctrl-C may have consumed a wake-up that another thread needs
             self.queue.put(None)
             raise
         finally:
-            self.waiting -= 1
+            add(&self.waiting, -1, ORDER)
         return 0
 
 
@@ -71,7 +85,7 @@ cdef class Turnstile:
     cdef unsigned long enter(self) except? 1:
         """Wait for this thread's turn; return the argument for ``lock.release``."""
         cdef unsigned long me = PyThread_get_thread_ident()
-        if self.lock.holder == me:
+        if self.lock.is_held_by(me):
             raise reentered()
         return self.lock.acquire_as(me)
 
@@ -88,7 +102,7 @@ cdef class Turnstile:
         cdef unsigned long before, turn
         if self.lock.is_mine():
             raise reentered()
-        self.restarting += 1
+        add(&self.restarting, 1, ORDER)
         try:
             turn = self.restarts.acquire()
             try:
@@ -104,7 +118,7 @@ cdef class Turnstile:
             finally:
                 self.restarts.release(turn)
         finally:
-            self.restarting -= 1
+            add(&self.restarting, -1, ORDER)
 
     def interrupt(self, on=True):
         """Make the current next() in another thread give up its turn; with `on` false, undo that."""

@@ -6,6 +6,7 @@ then is neither used nor closed.
 
 import os
 
+cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EINTR, ENOENT, errno
 from libc.stdint cimport uint32_t, uint64_t
@@ -185,6 +186,7 @@ cdef class Event(Descriptor):
         """Signal that there may be a message."""
         os.eventfd_write(self.number(), 1)
 
+    @cython.critical_section
     def calm(self):
         """Take the signal back; return False if there was none."""
         cdef uint64_t ticks
@@ -196,6 +198,7 @@ cdef class Event(Descriptor):
             return False
         return True
 
+    @cython.critical_section
     def fileno(self):
         """Return the descriptor to poll in this process."""
         cdef Descriptor timer
@@ -210,6 +213,7 @@ cdef class Event(Descriptor):
         self.timer.number()
         return self.poller.number()
 
+    @cython.critical_section
     def forget(self):
         """Close the epoll and the timer; the next `fileno` makes others.
 

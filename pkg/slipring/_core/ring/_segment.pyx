@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 
+cimport cython
 from libc.errno cimport EAGAIN, EBUSY, EINTR, ENOSPC, ENOSYS, EPERM, EPROTO, ESHUTDOWN, ETIMEDOUT
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
@@ -412,15 +413,17 @@ cdef class Segment:
         """Return this process's participant number, which it takes at its first use of the segment."""
         cdef uint32_t participant = 0
         cdef int rc
-        if self.own_number < 0 or self.fork_generation != c.sr_fork_generation():
-            self.made()
-            self.in_child()
-            rc = c.sr_enter(self.ptr, &participant)
-            if rc == -EUSERS:
-                raise too_many_processes(self.n_participants)
-            self.own_number = check(rc) or <int> participant
-        return self.own_number
+        with cython.critical_section(self):
+            if self.own_number < 0 or self.fork_generation != c.sr_fork_generation():
+                self.made()
+                self.in_child()
+                rc = c.sr_enter(self.ptr, &participant)
+                if rc == -EUSERS:
+                    raise too_many_processes(self.n_participants)
+                self.own_number = check(rc) or <int> participant
+            return self.own_number
 
+    @cython.critical_section
     def leave(self):
         """Release the participant number unless it still has slots; the next use takes a number again."""
         if self.own_number >= 0 and not self.forked and c.sr_leave(self.ptr, self.own_number) == 0:
@@ -716,17 +719,19 @@ cdef class Segment:
             rc = -ESHUTDOWN
         check(rc)
         c.sr_record_take(self.ptr, slot, meter.wait_ns - meter.recorded_wait_ns, meter.taken_at, &stamps)
-        meter.recorded_wait_ns = meter.wait_ns
-        meter.fetch_ns += stamps.fetch_ns
-        meter.collate_ns += stamps.collate_ns
-        meter.idle_ns += stamps.idle_ns
-        meter.skipped_samples += stamps.skipped
-        meter.last_ready_ns, meter.taken_at = stamps.taken_at - stamps.published_at, stamps.taken_at
+        with cython.critical_section(meter):  # several threads take messages from one queue
+            meter.recorded_wait_ns = meter.wait_ns
+            meter.fetch_ns += stamps.fetch_ns
+            meter.collate_ns += stamps.collate_ns
+            meter.idle_ns += stamps.idle_ns
+            meter.skipped_samples += stamps.skipped
+            meter.last_ready_ns, meter.taken_at = stamps.taken_at - stamps.published_at, stamps.taken_at
+            if result.kind == c.SR_BATCH:
+                meter.batches += 1
+                meter.bytes += result.bytes
+                meter.pickled_leaves += result.pickled
+                meter.kept_batches += (result.flags & SET_APART) != 0
         if result.kind == c.SR_BATCH:
-            meter.batches += 1
-            meter.bytes += result.bytes
-            meter.pickled_leaves += result.pickled
-            meter.kept_batches += (result.flags & SET_APART) != 0
             c.sr_populate(self.ptr, slot, result.bytes)
         c.sr_ref(self.ptr, slot)
         return 1
