@@ -271,7 +271,8 @@ class LeRobot:
 
     def _made(self, indices, empty):
         """Return the arrays of a batch, and lists of texts; frames have the dtype of their memory."""
-        rows, seeds = np.array([checked_index(index, len(self), "frames") for index in indices], np.int64), [seed_of(None) for _ in indices]
+        rows = np.array([checked_index(index, len(self), "frames") for index in indices], np.int64)
+        seeds = [seed_of(None) for _ in indices]
         episodes = np.searchsorted(self._read.ends, rows, "right")
         begins = np.where(episodes > 0, self._read.ends[episodes - 1], 0)[:, None]
         wanted = {key: rows[:, None] + deltas for key, deltas in self._deltas.items()}
