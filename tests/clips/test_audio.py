@@ -20,6 +20,7 @@ FILES = {
     "flac": ("a.mkv", "flac", 44_100, "stereo"),
     "mp3": ("a.mp4", "libmp3lame", 44_100, "stereo"),
     "pcm": ("a.mov", "pcm_s16le", 16_000, "mono"),
+    "pcm that needs no conversion": ("a.mkv", "pcm_f32le", 16_000, "stereo"),
 }
 FORMS = [clips.AudioFormat(), clips.AudioFormat(16_000), clips.AudioFormat(22_050, num_channels=1)]
 
@@ -34,7 +35,8 @@ def all_sound(path, form):
         frames = [made for frame in container.decode(stream) for made in resampler.resample(frame)]
         channels = form.num_channels or stream.channels
     frames += resampler.resample(None)
-    return [(frame.pts, frame.to_ndarray().reshape(-1, channels)) for frame in frames], rate
+    numbers = [round(frame.pts * frame.time_base * rate) for frame in frames]
+    return list(zip(numbers, (frame.to_ndarray().reshape(-1, channels) for frame in frames))), rate
 
 
 def end_of(video, last):
@@ -154,7 +156,7 @@ def test_a_wrapped_or_repeated_clip_has_the_sound_of_its_own_frames(tmp_path):
 
 def test_a_video_without_sound_is_an_error_with_its_path_or_is_skipped(tmp_path):
     silent, path = write(tmp_path / "silent.mp4"), write_with_sound(tmp_path / "a.mp4")
-    text = f"^{silent} has no audio stream: leave out audio=, or the file$"
+    text = f"^{silent} has no audio: leave out audio=, or the file$"
     for index in ("memory", "sidecar", "sidecar"):
         with pytest.raises(VideoError, match=text) as raised:
             clips.Videos([path, silent], clips.RegularClips(), audio=True, index=index)
@@ -164,6 +166,19 @@ def test_a_video_without_sound_is_an_error_with_its_path_or_is_skipped(tmp_path)
         (batch,) = loader
         assert batch.target.tolist() == [1, 1] and loader.stats().skipped_samples == 1
     assert np.diff(batch.audio.offsets).tolist() == [3200, 3200]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["own rate", "16 kHz", "22 kHz mono"])
+def test_an_audio_stream_of_unknown_form_without_packets_counts_as_no_audio(tmp_path, form):
+    path = str(tmp_path / "silent.ts")
+    with av.open(write_with_sound(tmp_path / "a.ts")) as source, av.open(path, "w") as container:
+        streams = {one.index: container.add_stream_from_template(one) for one in source.streams}
+        for packet in source.demux(video=0):
+            if packet.size:
+                packet.stream = streams[packet.stream.index]
+                container.mux(packet)
+    with pytest.raises(VideoError, match=rf"^{path} has no audio: leave out audio=, or the file \(index 0\)$"):
+        clips.Videos(path, clips.RegularClips(3), audio=form)[0]
 
 
 def test_sounds_of_different_channels_need_a_number_of_them(tmp_path):

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -366,7 +367,9 @@ NAN = float("nan")
         ("meta/episodes", f"videos/{TOP}/from_timestamp", None, ValueError,
          f"file-000.parquet has no column 'videos/{TOP}/from_timestamp'"),
         ("meta/episodes", "dataset_to_index", lambda old: [12, 20], ValueError,
-         r"file-000\.parquet has 7 rows of episode 1, .*the rows with index 12 to 19"),
+         r"file-000\.parquet has 7 rows of episode 1: .* those with index 12 to before 20"),
+        ("meta/episodes", "dataset_to_index", lambda old: [12, 12], ValueError,
+         r"file-000\.parquet has 7 rows of episode 1: .* index 12 to before 12, in order, and at least one"),
         ("meta/episodes", "episode_index", lambda old: [0, 0], ValueError, "at least one, each listed once"),
         ("meta/episodes", "episode_index", lambda old: [0, None], ValueError,
          "'episode_index' must have int64 .* in row 1"),
@@ -458,6 +461,7 @@ def test_a_missing_file_is_named(own_root, name):
             r"top'\] has 0\.05, which is not a multiple of 1 / fps = 0\.1",
         ),
         ({"delta_timestamps": {TOP: [0.0, NAN]}}, ValueError, r"has nan, which is not a multiple"),
+        ({"delta_timestamps": {TOP: [float("inf")]}}, ValueError, r"has inf, which is not a multiple"),
         ({"delta_timestamps": {TOP: []}}, ValueError, "must have at least one time"),
         ({"delta_timestamps": {TOP: 0.1}}, TypeError, "must be a sequence of numbers of seconds"),
         ({"delta_timestamps": {TOP: ["now"]}}, TypeError, "must be numbers of seconds, not 'now'"),
@@ -495,6 +499,20 @@ def test_an_index_beyond_the_end_is_named(root):
     for wrong in (ROWS, -ROWS - 1):
         with pytest.raises(IndexError, match=f"index {wrong} is out of range: the dataset has {ROWS} frames"):
             data[wrong]
+
+
+@pytest.mark.parametrize("index", [1.5, "1", None, True, slice(2)])
+def test_an_index_that_is_no_number_is_an_error_that_shows_it(root, index):
+    with pytest.raises(TypeError, match=rf"^index must be an int, not {re.escape(repr(index))}$"):
+        clips.LeRobot(root)[index]
+
+
+@pytest.mark.parametrize("fps", [9, 12, 100])
+def test_a_rate_that_contradicts_the_times_of_the_rows_is_an_error(own_root, fps):
+    change_info(own_root, fps=fps)
+    with pytest.raises(ValueError, match=rf"info\.json: fps is {fps}, and the rows of episodes are 0\.1 s apart"):
+        clips.LeRobot(own_root)
+    assert len(clips.LeRobot(own_root, episodes=[2])) == 1
 
 
 def test_videos_of_two_sizes_need_a_transform(own_root):

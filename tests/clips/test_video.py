@@ -45,7 +45,7 @@ def test_a_video_ends_when_its_last_frame_does(tmp_path, kind):
     ("seconds", "text"),
     [
         (float("nan"), "nan s is not a time"),
-        (-0.25, "-0.25 s is outside of the video, which lasts from 0 s to before 1.33333 s"),
+        (-0.25, "-0.25 s is outside of the video: the video lasts from 0 s to before 1.33333 s"),
         ([0.5, 1e9], "1e\\+09 s is outside"),
         (4 / 3, "1.33333 s is outside"),
         (float("inf"), "inf s is outside"),

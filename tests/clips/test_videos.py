@@ -367,15 +367,24 @@ def test_a_cache_by_name_is_shared_and_refuses_other_videos(paths):
 # ---- errors
 
 
+def write_damaged(path, damaged, **options):
+    """Write a video; the decoder refuses the packets whose numbers are in `damaged`. Return its path."""
+    whole, path = write(path.with_stem("whole"), "h264 in matroska", frames=60, **options), str(path)
+    with av.open(whole) as source, av.open(path, "w") as container:
+        stream = container.add_stream_from_template(source.streams.video[0])
+        for number, packet in enumerate(source.demux(video=0)):
+            if packet.size:
+                made = av.Packet(b"\xff" * packet.size if number in damaged else bytes(packet))
+                made.pts, made.dts, made.time_base, made.stream = packet.pts, packet.dts, packet.time_base, stream
+                made.is_keyframe = packet.is_keyframe
+                container.mux(made)
+    return path
+
+
 @pytest.fixture
 def broken(tmp_path, paths):
-    """Three videos, of which the second has no data from frame 20 on."""
-    path = write(tmp_path / "broken.mkv", "h264 in matroska", frames=60)
-    with open(path, "r+b") as file:
-        size = os.path.getsize(path)
-        file.seek(size // 2)
-        file.write(bytes(size // 3))
-    return [paths[0], path, paths[2]]
+    """Three videos, of which the second has damaged frames."""
+    return [paths[0], write_damaged(tmp_path / "broken.mkv", range(25, 40)), paths[2]]
 
 
 def damaged(path):
@@ -423,21 +432,8 @@ def test_other_clips_of_a_damaged_video_are_kept(broken):
     assert batch.target.tolist() == [0, 0, 1, 2, 2, 2]
 
 
-def spoilt(packet, stream):
-    """Return a packet whose bytes say that it is longer than it is, so that the decoder refuses it."""
-    made = av.Packet(b"\xff" * packet.size)
-    made.pts, made.dts, made.time_base, made.stream = packet.pts, packet.dts, packet.time_base, stream
-    return made
-
-
 def test_a_damaged_frame_costs_only_the_clips_that_have_it_also_with_a_cache(tmp_path):
-    whole, path = write(tmp_path / "whole.mkv", "h264 in matroska", frames=60, group=60), str(tmp_path / "damaged.mkv")
-    with av.open(whole) as source, av.open(path, "w") as container:
-        stream = container.add_stream_from_template(source.streams.video[0])
-        for number, packet in enumerate(source.demux(video=0)):
-            if packet.size:
-                packet.stream = stream
-                container.mux(spoilt(packet, stream) if number == 50 else packet)
+    path = write_damaged(tmp_path / "damaged.mkv", [50], group=60)
     lost = round(damaged(path) * 30)
     assert 48 < lost < 59  # the last cache entry of the only group of pictures has good frames, too
     with Cache("64MiB") as cache, clips.Video(path) as video:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from slipring._core.options.checks import integer
-from slipring.clips._pyav import frames_of, opened_audio, pyav, reading
+from slipring.clips._pyav import frames_of, no_audio, opened_audio, pyav, reading
 from slipring.errors import VideoError
 
 if TYPE_CHECKING:
@@ -138,11 +138,14 @@ def sounds_of(index: VideoIndex, spans: Sequence[tuple[Fraction, Fraction]], for
         first = next(frames, None)
         # Decoders may find another rate and other channels than the container says, as those of HE-AAC do.
         found = first or stream.codec_context
+        if not found.sample_rate:
+            raise VideoError(no_audio(index.path), path=index.path)
         rate, channels = form.sample_rate or found.sample_rate, form.num_channels or found.layout.nb_channels
         cuts = [_Cut(math.ceil(begin * rate), math.ceil(end * rate)) for begin, end in spans]
         at = 0
         for frame in itertools.chain(() if first is None else (first,), frames):
-            at = at if frame.pts is None else frame.pts
+            if frame.pts is not None:  # in the units of the file if the samples need no conversion
+                at = round(frame.pts * frame.time_base * rate)
             samples = frame.to_ndarray().reshape(-1, channels)
             for cut in cuts:
                 cut.add(at, samples)

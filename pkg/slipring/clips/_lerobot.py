@@ -15,7 +15,7 @@ from slipring._core.options.checks import did_you_mean, file_path, iterable, nam
 from slipring._core.ring._ring import mix
 from slipring.clips._lerobot_files import read_recording
 from slipring.clips._pyav import pyav
-from slipring.clips._rendering import FrameRenderer, raise_of_sample
+from slipring.clips._rendering import FrameRenderer, checked_index, raise_of_sample
 from slipring.clips._samplers import seed_of
 from slipring.clips._source import FrameSource
 from slipring.clips._table import IndexTable
@@ -185,7 +185,8 @@ class LeRobot:
             if isinstance(self._read.columns.get(key), StringList):
                 raise ValueError(f"delta_timestamps has {key!r}, whose values are text: leave it out")
             frames = np.rint(seconds * self.fps)
-            wrong = seconds[~(np.abs(seconds - frames / self.fps) <= self.tolerance_s)]  # NaN, too
+            with np.errstate(invalid="ignore"):
+                wrong = seconds[~(np.abs(seconds - frames / self.fps) <= self.tolerance_s)]  # NaN, too
             if len(wrong):
                 raise ValueError(
                     f"{name} has {wrong[0]:.6g}, which is not a multiple of 1 / fps = {1 / self.fps:.6g} s within "
@@ -270,7 +271,8 @@ class LeRobot:
 
     def _made(self, indices, empty):
         """Return the arrays of a batch, and lists of texts; frames have the dtype of their memory."""
-        rows, seeds = np.array([self._checked(index) for index in indices], np.int64), [seed_of(None) for _ in indices]
+        rows = np.array([checked_index(index, len(self), "frames") for index in indices], np.int64)
+        seeds = [seed_of(None) for _ in indices]
         episodes = np.searchsorted(self._read.ends, rows, "right")
         begins = np.where(episodes > 0, self._read.ends[episodes - 1], 0)[:, None]
         wanted = {key: rows[:, None] + deltas for key, deltas in self._deltas.items()}
@@ -294,12 +296,6 @@ class LeRobot:
         for name, texts in self._read.texts.items():
             made[name] = [texts[number] for number in self._read.columns[f"{name}_index"][rows].tolist()]
         return made
-
-    def _checked(self, index):
-        count = len(self)
-        if not -count <= index < count:
-            raise IndexError(f"index {index} is out of range: the dataset has {count} frames")
-        return index % count
 
     def _values(self, column, rows, empty):
         if isinstance(column, StringList):

@@ -24,6 +24,7 @@ _CONVERT = "python -m lerobot.datasets.v30.convert_dataset_v21_to_v30"
 _KEYS = "episode_index", "index"  # columns by which the rows of an episode are found
 _EPISODE = "episode_index", "dataset_from_index", "dataset_to_index"
 _FILE = "chunk_index", "file_index"  # columns of meta/episodes that name a file
+_RATE_ERROR = 0.05  # 29.97 frames per second may be called 30
 _DTYPES = {"b": "bool", "i": "int64", "u": "int64", "f": "float32"}  # the dtypes of torch for Python's values
 
 
@@ -90,17 +91,30 @@ def read_recording(root: str, episodes: Any, features: Sequence[str] | None) -> 
     listed = _episodes(info, episodes)
     columns, order = _columns(info, listed)
     listed = {name: values[order] for name, values in listed.items()}
+    ends = np.cumsum(listed["length"])
+    _check_rate(info, columns["timestamp"], ends)
     texts = {name: _texts(info, name, columns[f"{name}_index"]) for name in info.texts}
     return RobotRecording(
         info.fps,
         info.features,
         _statistics(os.path.join(root, "meta", "stats.json")),
         listed["episode_index"],
-        np.cumsum(listed["length"]),
+        ends,
         columns,
         texts,
         {key: _camera(info, listed, key) for key in info.cameras},
     )
+
+
+def _check_rate(info, times, ends):
+    """Raise ValueError if the rows have another rate than `fps`, by which `delta_timestamps` become rows."""
+    steps = len(times) - len(ends)
+    apart = np.delete(np.diff(times), ends[:-1] - 1).sum() / max(1, steps)
+    if steps and abs(apart * info.fps - 1) > _RATE_ERROR:
+        raise ValueError(
+            f"{info.path}: fps is {info.fps:g}, and the rows of episodes are {apart:.6g} s apart on average by their "
+            "column 'timestamp': correct fps, or save the dataset again with LeRobot"
+        )
 
 
 class _Info:
@@ -374,8 +388,8 @@ def _checked_order(path, episodes, indices, listed, members):
         here = rows[begin:end]
         if not len(here) or len(here) != span[1] - span[0] or (indices[here] != np.arange(*span)).any():
             raise ValueError(
-                f"{path} has {len(here)} rows of episode {number}, and meta/episodes says that it has the rows with "
-                f"index {span[0]} to {span[1] - 1}, in order: download both again"
+                f"{path} has {len(here)} rows of episode {number}: by meta/episodes it must have those with index "
+                f"{span[0]} to before {span[1]}, in order, and at least one. Download both again"
             )
         if here[-1] - here[0] != len(here) - 1:
             raise ValueError(f"{path}: the rows of episode {number} are not consecutive: save the dataset again")

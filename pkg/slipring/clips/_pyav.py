@@ -76,7 +76,7 @@ def opened_audio(path: str, remote: Any = None) -> Iterator[tuple[Any, Any]]:
 
 def no_audio(path: str) -> str:
     """Return the text of an error."""
-    return f"{path} has no audio stream: leave out audio=, or the file"
+    return f"{path} has no audio: leave out audio=, or the file"
 
 
 def _open(path, remote):

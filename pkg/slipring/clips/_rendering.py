@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slipring._core.options.checks import integer
 from slipring._core.ring._ring import mix
 from slipring._core.ring.sample_marks import failed_at
 from slipring.errors import RemoteError, VideoError, shown
@@ -109,6 +110,14 @@ class FrameRenderer:
         import torch
 
         return torch.from_numpy(mixed)
+
+
+def checked_index(index: Any, count: int, what: str) -> int:
+    """Return an index from 0 on; raise TypeError or IndexError for those that a dataset of `count` does not have."""
+    number = integer("index", index)
+    if not -count <= number < count:
+        raise IndexError(f"index {number} is out of range: the dataset has {count} {what}")
+    return int(number % count)
 
 
 def raise_of_sample(error: Exception, path: str, row: int, index: int) -> NoReturn:

@@ -170,7 +170,7 @@ class Video:
         for time in times[~((times >= self.begin_seconds) & (times < self.end_seconds))].tolist():
             rule = "is not a time" if math.isnan(time) else "is outside of the video"
             raise ValueError(
-                f"{self._index.name}: {time:.6g} s {rule}, which lasts from {self.begin_seconds:.6g} s to before "
+                f"{self._index.name}: {time:.6g} s {rule}: the video lasts from {self.begin_seconds:.6g} s to before "
                 f"{self.end_seconds:.6g} s"
             )
         return self._decoded(self._index.played_at(times))

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from slipring._core.codec._collate import default_collate
-from slipring._core.options.checks import integer, one_of
+from slipring._core.options.checks import one_of
 from slipring._core.ring import sample_marks
 from slipring._core.ring._ring import mix
 from slipring._files.storage import locate
 from slipring.clips._audio import Audio, AudioFormat, joined, needs, sounds_of, span_of
 from slipring.clips._pyav import concerns_the_file, pyav
-from slipring.clips._rendering import Draws, FrameRenderer, as_batch_transform, raise_of_sample
+from slipring.clips._rendering import Draws, FrameRenderer, as_batch_transform, checked_index, raise_of_sample
 from slipring.clips._samplers import ClipSampler, seed_of
 from slipring.clips._source import FrameSource
 from slipring.clips._table import IndexTable
@@ -299,15 +299,9 @@ class Videos:
     def _target(self, video):
         return video if self.targets is None else self.targets[video]
 
-    def _checked(self, index):
-        count, index = len(self), integer("index", index)
-        if not -count <= index < count:
-            raise IndexError(f"index {index} is out of range: the dataset has {count} clips")
-        return index % count
-
     def _filled(self, indices, empty):
         """Return a batch of the clips at `indices`, in arrays that `empty` makes."""
-        rows = [_Row(row, self._checked(index), seed_of(None)) for row, index in enumerate(indices)]
+        rows = [_Row(row, checked_index(index, len(self), "clips"), seed_of(None)) for row, index in enumerate(indices)]
         count, frames = len(rows), self.clips.num_frames
         arrays = None
         if self._shapes is not None:
