@@ -135,12 +135,7 @@ _COUNTERS = (
     "skipped_samples",
 )
 _OWN = ("respawns", "resumed_streams", "replayed_batches", "moved_batches", "staged_batches")  # of all segments
-_TIMES = {
-    "fetch_s": "fetch_ns",
-    "collate_s": "collate_ns",
-    "slot_wait_s": "idle_ns",
-    "consumer_wait_s": "wait_ns",
-}
+_TIMES = {"fetch_s": "fetch_ns", "collate_s": "collate_ns", "slot_wait_s": "idle_ns", "consumer_wait_s": "wait_ns"}
 _READS = {
     "attempts": "remote_reads",
     **{name: f"remote_{name}" for name in ("timeouts", "broken", "refused", "rejected", "bytes")},

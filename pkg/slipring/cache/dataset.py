@@ -126,13 +126,7 @@ class Cached(Generic[_Sample]):
                 stacklevel=3,
             )
         samples = len(dataset)
-        bind(
-            self.cache,
-            f"{samples} samples of {kind.__module__}.{kind.__qualname__}",
-            fingerprint,
-            samples,
-            dataset,
-        )
+        bind(self.cache, f"{samples} samples of {kind.__module__}.{kind.__qualname__}", fingerprint, samples, dataset)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -234,11 +228,7 @@ class Mapped:
 
 
 def cached(
-    dataset: MapDataset[_Sample],
-    cache: int | str | Cache,
-    *,
-    fingerprint: str | None = None,
-    copy: bool = False,
+    dataset: MapDataset[_Sample], cache: int | str | Cache, *, fingerprint: str | None = None, copy: bool = False
 ) -> Cached[_Sample]:
     """Return a map dataset whose samples are made once on this machine, and then found in shared memory.
 

@@ -133,17 +133,7 @@ class SamplerSource:
     position = None  # the iteration's `Position`, which its owner puts here
     rng = None  # an object with `get` and `put` for the state of the generator that the sampler draws from
 
-    def __init__(
-        self,
-        source,
-        group,
-        drop_last,
-        *,
-        single=False,
-        resume=None,
-        made=None,
-        begins_there=False,
-    ):
+    def __init__(self, source, group, drop_last, *, single=False, resume=None, made=None, begins_there=False):
         self.source, self.group, self.drop_last, self.single = source, group, drop_last, single
         self.begins_there = begins_there
         self.resume = resume

@@ -12,14 +12,7 @@ from slipring._core.ring.sample_marks import take_position
 from slipring._core.ring.worker_info import WorkerInfo, inform_torch, set_worker_info
 from slipring._core.workers import error_record, ranges, seeding
 from slipring._core.workers.concurrency import Concurrency
-from slipring._core.workers.fetch import (
-    MapFetcher,
-    StreamFetcher,
-    dataset_shrank,
-    delivered,
-    load_dataset,
-    load_stream,
-)
+from slipring._core.workers.fetch import MapFetcher, StreamFetcher, dataset_shrank, delivered, load_dataset, load_stream
 from slipring._core.workers.heap import Heap
 from slipring._core.workers.stateful import SnapshotInterval, StateError, pickled_states
 from slipring.errors import SlipringError
