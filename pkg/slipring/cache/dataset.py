@@ -28,14 +28,8 @@ _RANDOM = ("Random", "RandAugment", "AutoAugment", "TrivialAugment", "AugMix", "
 def bind(cache: Cache, what: str, fingerprint: str | None, samples: int, dataset: object, form: str = "") -> None:
     """Declare the contents of a cache: samples of `dataset` in some `form`.
 
-    `fingerprint` None: only the object itself identifies its samples.
-
-    Raises
-    ------
-    CacheMismatch
-        The cache holds something else.
-    ValueError
-        The cache has a name, so that other processes could take their samples for these.
+    `fingerprint` None: only the object itself identifies its samples. Raise `CacheMismatch` if the cache holds other
+    contents, and ValueError if it has a name, so that other processes could take their samples for these.
     """
     known, held = fingerprint is not None, cache._held
     if not known:
