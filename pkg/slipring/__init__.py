@@ -26,34 +26,11 @@ if TYPE_CHECKING or not _platform.fallback:
 
 # The names that programs use most. Other errors are in slipring.errors.
 __all__ = [
-    "BatchSampler",
-    "Broadcast",
-    "Cache",
-    "CacheStats",
-    "Loader",
-    "LoaderTimeout",
-    "Memory",
-    "Queue",
-    "QueueStats",
-    "SegmentFull",
-    "SlipringError",
-    "Stats",
-    "Storage",
-    "StringList",
-    "WorkerDied",
-    "WorkerError",
-    "WorkerInfo",
-    "Workers",
-    "__version__",
-    "cached",
-    "default_collate",
-    "empty",
-    "get_worker_info",
-    "progress",
-    "replay",
-    "rng",
+    "BatchSampler", "Broadcast", "Cache", "CacheStats", "Loader", "LoaderTimeout", "Memory", "Queue", "QueueStats",
+    "SegmentFull", "SlipringError", "Stats", "Storage", "StringList", "WorkerDied", "WorkerError", "WorkerInfo",
+    "Workers", "__version__", "cached", "default_collate", "empty", "get_worker_info", "progress", "replay", "rng",
     "stream",
-]
+]  # fmt: skip
 
 publish(__name__)
 

@@ -177,11 +177,7 @@ class BroadcastHandle:
     version: str
 
     def open(
-        self,
-        number: int | None = None,
-        *,
-        copy: Literal["auto", "always", "never"] = "auto",
-        spin: float = 0,
+        self, number: int | None = None, *, copy: Literal["auto", "always", "never"] = "auto", spin: float = 0
     ) -> BroadcastReader:
         """Join as a reader, in any process; see `BroadcastReader`.
 

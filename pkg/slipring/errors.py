@@ -40,30 +40,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "BatchTooLarge",
-    "BlockError",
-    "CacheMismatch",
-    "Closed",
-    "CorruptBatch",
-    "DescriptorClosed",
-    "ImageError",
-    "LeadDied",
-    "LoaderTimeout",
-    "ReaderDied",
-    "RemoteError",
-    "SegmentFull",
-    "ShutDown",
-    "SlipringError",
-    "SlotLost",
-    "SlotsExhausted",
-    "SlotsHeld",
-    "TooManyProcesses",
-    "VideoError",
-    "WorkerDied",
-    "WorkerError",
-    "WorkerMemoryWarning",
+    "BatchTooLarge", "BlockError", "CacheMismatch", "Closed", "CorruptBatch", "DescriptorClosed", "ImageError",
+    "LeadDied", "LoaderTimeout", "ReaderDied", "RemoteError", "SegmentFull", "ShutDown", "SlipringError", "SlotLost",
+    "SlotsExhausted", "SlotsHeld", "TooManyProcesses", "VideoError", "WorkerDied", "WorkerError", "WorkerMemoryWarning",
     "WriterDied",
-]
+]  # fmt: skip
 
 
 class SlipringError(Exception):

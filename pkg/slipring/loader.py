@@ -81,51 +81,31 @@ class Loader(LoaderCore, Generic[_Batch]):
     # The batch is the result of `collate_fn`, which gets a sample if there is no batching.
     @overload
     def __init__(
-        self: Loader[_Made],
-        dataset: Samples[_Sample],
-        batch_size: None,
-        *,
-        collate_fn: Callable[[_Sample], _Made],
-        **options: Unpack[LoaderOptions],
-    ) -> None: ...
+        self: Loader[_Made], dataset: Samples[_Sample], batch_size: None, *,
+        collate_fn: Callable[[_Sample], _Made], **options: Unpack[LoaderOptions],
+    ) -> None: ...  # fmt: skip
     @overload
     def __init__(
-        self: Loader[_Sample],
-        dataset: Samples[_Sample],
-        batch_size: None,
-        *,
-        collate_fn: None = None,
-        **options: Unpack[LoaderOptions],
-    ) -> None: ...
+        self: Loader[_Sample], dataset: Samples[_Sample], batch_size: None, *,
+        collate_fn: None = None, **options: Unpack[LoaderOptions],
+    ) -> None: ...  # fmt: skip
     @overload
     def __init__(
-        self: Loader[_Made],
-        dataset: Samples[_Sample],
-        batch_size: int = 1,
-        *,
-        collate_fn: Callable[[list[_Sample]], _Made],
-        **options: Unpack[LoaderOptions],
-    ) -> None: ...
+        self: Loader[_Made], dataset: Samples[_Sample], batch_size: int = 1, *,
+        collate_fn: Callable[[list[_Sample]], _Made], **options: Unpack[LoaderOptions],
+    ) -> None: ...  # fmt: skip
     # The dataset makes its batches.
     @overload
     def __init__(
-        self: Loader[_Made],
-        dataset: BatchDataset[_Made],
-        batch_size: int = 1,
-        *,
-        collate_fn: None = None,
-        **options: Unpack[LoaderOptions],
-    ) -> None: ...
+        self: Loader[_Made], dataset: BatchDataset[_Made], batch_size: int = 1, *,
+        collate_fn: None = None, **options: Unpack[LoaderOptions],
+    ) -> None: ...  # fmt: skip
     # `default_collate` makes the batch: give its type by Loader[...](...).
     @overload
     def __init__(
-        self,
-        dataset: Samples[Any],
-        batch_size: int | None = 1,
-        *,
-        collate_fn: None = None,
-        **options: Unpack[LoaderOptions],
-    ) -> None: ...
+        self, dataset: Samples[Any], batch_size: int | None = 1, *,
+        collate_fn: None = None, **options: Unpack[LoaderOptions],
+    ) -> None: ...  # fmt: skip
     def __init__(
         self,
         dataset: Any,

@@ -330,15 +330,11 @@ class _Pass:
     """The batches of one epoch; its state lets an interrupted run continue.
 
     The pass begins at its first batch: torch's loader makes two passes for its first epoch, and reads one.
-
-    Attributes
-    ----------
-    cursor : tuple or None
-        Its epoch, and how many indices of the order all ranks together have been given. None: it has not begun.
     """
 
     def __init__(self, sampler):
         self.sampler = sampler
+        # cursor: its epoch, and how many indices of the order all ranks together have been given; None: not begun
         self.cursor = self.order = self.seed = None
 
     def __iter__(self):

@@ -125,22 +125,11 @@ class Stats:
 
 
 _COUNTERS = (
-    "batches",
-    "bytes",
-    "copied_batches",
-    "copied_bytes",
-    "kept_batches",
-    "pickled_leaves",
-    "pickled_tasks",
-    "skipped_samples",
-)
+    "batches", "bytes", "copied_batches", "copied_bytes", "kept_batches", "pickled_leaves",
+    "pickled_tasks", "skipped_samples",
+)  # fmt: skip
 _OWN = ("respawns", "resumed_streams", "replayed_batches", "moved_batches", "staged_batches")  # of all segments
-_TIMES = {
-    "fetch_s": "fetch_ns",
-    "collate_s": "collate_ns",
-    "slot_wait_s": "idle_ns",
-    "consumer_wait_s": "wait_ns",
-}
+_TIMES = {"fetch_s": "fetch_ns", "collate_s": "collate_ns", "slot_wait_s": "idle_ns", "consumer_wait_s": "wait_ns"}
 _READS = {
     "attempts": "remote_reads",
     **{name: f"remote_{name}" for name in ("timeouts", "broken", "refused", "rejected", "bytes")},

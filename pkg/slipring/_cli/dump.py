@@ -23,9 +23,7 @@ TIMES = ("dispatched_at", "claimed_at", "fetched_at", "published_at", "taken_at"
 def dump_arguments(parser):
     """Add the arguments of `slipring dump`."""
     parser.add_argument(
-        "job",
-        metavar="PID|FILE",
-        help="a job's process, or one of its workers; or the file of SLIPRING_RECORD",
+        "job", metavar="PID|FILE", help="a job's process, or one of its workers; or the file of SLIPRING_RECORD"
     )
     parser.add_argument(
         "-n", type=number, default=20, metavar="N", help="batches to print (default 20; 1024 are remembered)"

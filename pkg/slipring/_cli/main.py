@@ -22,10 +22,7 @@ COMMANDS = {
     "top": ("look", "watch a job: its rate, its workers and slots, and what it waits for"),
     "trace": ("trace", "write a trace of a job for Perfetto"),
     "dump": ("dump", "print a job's last batches, and what its workers do, or did before a crash"),
-    "bench-dataset": (
-        "bench_dataset",
-        "find out what limits a dataset, and how many workers are enough for it",
-    ),
+    "bench-dataset": ("bench_dataset", "find out what limits a dataset, and how many workers are enough for it"),
 }
 RUNTIME, USAGE = 1, 2
 SIGNALLED = 128  # plus the signal's number, as in a shell

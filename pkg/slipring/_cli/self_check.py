@@ -97,15 +97,7 @@ class Numbers:
 def check(torch=False):
     """Let a loader with two worker processes deliver batches, and compare each of them.
 
-    Parameters
-    ----------
-    torch : bool
-        Use `slipring.torch.DataLoader`, which imports torch.
-
-    Returns
-    -------
-    dict
-        ok, sentence (the result, and the remedy if it is not ok), seconds.
+    Return a dict: ok, sentence (the result, and the remedy if it is not ok), seconds.
     """
     begun = time.monotonic()
     try:

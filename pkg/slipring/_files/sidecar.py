@@ -41,20 +41,11 @@ def kept_or_made(
     read: Callable[[Any], Any],
     make: Callable[[], tuple[Any, dict[str, Any]]],
 ) -> Any:
-    """Return the index of a data file from its index file, or make the index and write the file.
+    """Return the index of the data file at `path` from its index file, or make the index and write the file.
 
-    Parameters
-    ----------
-    folder : str
-        From `folder_of`.
-    path : str
-        The data file.
-    status : os.stat_result or None
-        The data file's; the index file gets its read and write permissions.
-    read : callable
-        Gets the arrays of the index file by name. It returns the index, or None if it must be made again.
-    make : callable
-        Returns (index, arrays for the index file by name).
+    `folder` is that of `folder_of`. The index file gets the read and write permissions of `status`, the data file's.
+    `read` gets the arrays of the index file by name, and returns the index, or None if it must be made again. `make`
+    returns (index, arrays for the index file by name).
     """
     sidecar = _path_in(folder, path)
     try:

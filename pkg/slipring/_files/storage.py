@@ -277,10 +277,7 @@ class Storage:
         if protocol in ("http", "https"):  # compressed answers have other ranges
             options = {**options, "headers": {"Accept-Encoding": "identity", **options.get("headers", {})}}
         if protocol in ("s3", "s3a"):  # botocore would try again within an attempt, and the timeout hide why
-            options = {
-                **options,
-                "config_kwargs": {"retries": {"max_attempts": 0}, **options.get("config_kwargs", {})},
-            }
+            options = {**options, "config_kwargs": {"retries": {"max_attempts": 0}, **options.get("config_kwargs", {})}}
         # Not the instance that fsspec shares: this one ends with this object.
         return lambda: Remote(fsspec.filesystem(protocol, skip_instance_cache=True, **options))
 

@@ -195,11 +195,7 @@ def _consumer(snapshot, job):
 # ---- participants that have begun something and not finished it
 
 # `Activity.what` of a worker that has begun something -> the activity as a sentence names it
-WORK = {
-    "reading": "reading one sample",
-    "making": "making one batch",
-    "collating": "putting one batch together",
-}
+WORK = {"reading": "reading one sample", "making": "making one batch", "collating": "putting one batch together"}
 
 
 def is_here(snapshot):

@@ -115,14 +115,6 @@ class MapSampler(Sampler):
     def _share(self, n):
         self.num_samples = -(-n // self.world_size)
 
-    def _take(self, indices):
-        """Sample these indices instead of all."""
-        if indices is not None and not isinstance(indices, Sequence):
-            raise ValueError(f"indices must be a list, or another sequence, or None, not {shown(indices)}")
-        self.indices = indices
-        if indices is not None:
-            self._share(len(indices))
-
     def sample(self) -> Sequence[Any]:
         """Return the indices of an epoch, for all ranks."""
         raise NotImplementedError
@@ -147,7 +139,22 @@ class MapSampler(Sampler):
         return n // size if self.drop_last else -(-n // size)
 
 
-class SequentialSampler(MapSampler):
+class _OfIndices(MapSampler):
+    """Base of samplers of all indices, or of those of a sequence."""
+
+    def __init__(
+        self, dataset: Any, batch_size: int = 1, drop_last: bool = False, indices: Sequence[Any] | None = None,
+        world_size: int | None = None, rank: int | None = None, seed: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(dataset, batch_size, drop_last, None, world_size, rank, seed)
+        if indices is not None and not isinstance(indices, Sequence):
+            raise ValueError(f"indices must be a list, or another sequence, or None, not {shown(indices)}")
+        self.indices = indices
+        if indices is not None:
+            self._share(len(indices))
+
+
+class SequentialSampler(_OfIndices):
     """Indices in order: all, or those of a sequence.
 
     Examples
@@ -157,23 +164,11 @@ class SequentialSampler(MapSampler):
     [[0, 1], [2, 3], [4]]
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        batch_size: int = 1,
-        drop_last: bool = False,
-        indices: Sequence[Any] | None = None,
-        world_size: int | None = None,
-        rank: int | None = None,
-    ) -> None:
-        super().__init__(dataset, batch_size, drop_last, None, world_size, rank)
-        self._take(indices)
-
     def sample(self) -> Sequence[Any]:
         return range(len(self.dataset)) if self.indices is None else self.indices
 
 
-class RandomSampler(MapSampler):
+class RandomSampler(_OfIndices):
     """All indices, or those of a sequence, once each, in another order in every epoch.
 
     Examples
@@ -182,19 +177,6 @@ class RandomSampler(MapSampler):
     >>> sorted(sum(RandomSampler("abcde", batch_size=2, seed=0), []))
     [0, 1, 2, 3, 4]
     """
-
-    def __init__(
-        self,
-        dataset: Any,
-        batch_size: int = 1,
-        drop_last: bool = False,
-        indices: Sequence[Any] | None = None,
-        world_size: int | None = None,
-        rank: int | None = None,
-        seed: int | None = None,
-    ) -> None:
-        super().__init__(dataset, batch_size, drop_last, None, world_size, rank, seed)
-        self._take(indices)
 
     def sample(self) -> Sequence[Any]:
         return self.rng.permutation(len(self.dataset) if self.indices is None else self.indices).tolist()

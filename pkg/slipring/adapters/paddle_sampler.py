@@ -83,13 +83,7 @@ class BatchSampler:
 
 
 class EndlessSampler:
-    """The `batch_sampler` of a loader whose dataset is iterable: without end, one None for each sample of a batch.
-
-    Parameters
-    ----------
-    dataset : iterable
-    batch_size : int
-    """
+    """The `batch_sampler` of a loader whose dataset is iterable: without end, one None for each sample of a batch."""
 
     def __init__(self, dataset: Any, batch_size: int) -> None:
         self.dataset, self.batch_size = dataset, batch_size

@@ -13,13 +13,7 @@ _Init = TypeVar("_Init", bound="Callable[..., None]")
 
 
 def raising_as(kind: type[Exception]) -> Callable[[_Init], _Init]:
-    """Make the ValueErrors and TypeErrors of a constructor exceptions of `kind` too.
-
-    Parameters
-    ----------
-    kind : type
-        The exception that programs written for the original library catch.
-    """
+    """Make the ValueErrors and TypeErrors of a constructor exceptions of `kind`, which users of the original catch."""
 
     def decorate(init):
         @functools.wraps(init)

@@ -131,18 +131,8 @@ class StatefulDistributedSampler(DistributedSampler[Any]):
     (1, {'yielded': 1})
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-    ) -> None:
-        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
-        self.yielded: int = 0
-        self.next_yielded: int | None = None
+    yielded: int = 0
+    next_yielded: int | None = None
 
     def __iter__(self) -> Iterator[Any]:
         skipped, self.next_yielded = self.next_yielded or 0, None

@@ -15,19 +15,9 @@ def has_spans(kind):
 
 
 class Spans:
-    """The spans of one column, of which a batch's rows lie in several row groups.
+    """The spans of one column, of which the `n` rows of a batch lie in several row groups.
 
-    Parameters
-    ----------
-    name : str
-    n : int
-        Rows of the batch.
-
-    Attributes
-    ----------
-    flat : list of numpy.ndarray
-    starts, stops : numpy.ndarray
-        Numbered over all of `flat`.
+    `starts` and `stops` count the rows of all arrays in `flat`, one after the other.
     """
 
     def __init__(self, name, n):

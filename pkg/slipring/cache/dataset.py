@@ -28,14 +28,8 @@ _RANDOM = ("Random", "RandAugment", "AutoAugment", "TrivialAugment", "AugMix", "
 def bind(cache: Cache, what: str, fingerprint: str | None, samples: int, dataset: object, form: str = "") -> None:
     """Declare the contents of a cache: samples of `dataset` in some `form`.
 
-    `fingerprint` None: only the object itself identifies its samples.
-
-    Raises
-    ------
-    CacheMismatch
-        The cache holds something else.
-    ValueError
-        The cache has a name, so that other processes could take their samples for these.
+    `fingerprint` None: only the object itself identifies its samples. Raise `CacheMismatch` if the cache holds other
+    contents, and ValueError if it has a name, so that other processes could take their samples for these.
     """
     known, held = fingerprint is not None, cache._held
     if not known:
@@ -126,13 +120,7 @@ class Cached(Generic[_Sample]):
                 stacklevel=3,
             )
         samples = len(dataset)
-        bind(
-            self.cache,
-            f"{samples} samples of {kind.__module__}.{kind.__qualname__}",
-            fingerprint,
-            samples,
-            dataset,
-        )
+        bind(self.cache, f"{samples} samples of {kind.__module__}.{kind.__qualname__}", fingerprint, samples, dataset)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -234,11 +222,7 @@ class Mapped:
 
 
 def cached(
-    dataset: MapDataset[_Sample],
-    cache: int | str | Cache,
-    *,
-    fingerprint: str | None = None,
-    copy: bool = False,
+    dataset: MapDataset[_Sample], cache: int | str | Cache, *, fingerprint: str | None = None, copy: bool = False
 ) -> Cached[_Sample]:
     """Return a map dataset whose samples are made once on this machine, and then found in shared memory.
 

@@ -13,13 +13,7 @@ WRAPPED = ("base_dataloader", "iterables", "dataloader", "loader")
 
 
 def need(module: str, what: str, remedy: str = "slipring[monitor]") -> Any:
-    """Import an optional library.
-
-    Raises
-    ------
-    ImportError
-        It names the feature that needs the library, and the extra that installs it.
-    """
+    """Import an optional library; the ImportError names the feature that needs it, and the extra that installs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -45,14 +39,7 @@ def loaders_in(found: Any) -> list[Any]:
 
 
 class StatsSampler:
-    """A sampler of the figures of a training's loaders, every so many steps.
-
-    Parameters
-    ----------
-    loader : object or None
-        None: the loader that `begin` gets.
-    every : int
-    """
+    """A sampler of the figures of a training's loaders, every so many steps; `loader` None: the one `begin` gets."""
 
     def __init__(self, loader: Any, every: int) -> None:
         integer("every", every, 1)
@@ -61,13 +48,7 @@ class StatsSampler:
         self._window: Window | None = None
 
     def begin(self, trainers: Any) -> None:
-        """Begin a training; `trainers` is its own loader.
-
-        Raises
-        ------
-        ValueError
-            There is no loader with figures.
-        """
+        """Begin a training; `trainers` is its own loader. Raise ValueError if there is no loader with figures."""
         owner = trainers if self.loader is None else self.loader
         loaders = loaders_in(owner)
         if not loaders:

@@ -84,11 +84,7 @@ class Progress(Generic[T]):
 
 
 def progress(
-    loader: Iterable[T],
-    total: int | None = None,
-    description: str | None = None,
-    *,
-    file: TextIO | None = None,
+    loader: Iterable[T], total: int | None = None, description: str | None = None, *, file: TextIO | None = None
 ) -> Progress[T]:
     """Show how far a pass over a loader is: batches/s, MB/s, and the part of the time spent waiting for batches.
 

@@ -94,16 +94,7 @@ def why_unordered(kept, shuffles):
 
 
 class Ingest:
-    """A loader's `Coordinator`: an actor on this node, which ends with this object.
-
-    Parameters
-    ----------
-    iterator : ray.data.DataIterator
-    keep, turns
-        See `Coordinator`.
-    threads : int
-        How many calls the actor answers concurrently.
-    """
+    """A loader's `Coordinator`: an actor on this node, ending with this object; it answers `threads` calls at once."""
 
     def __init__(self, iterator, keep, turns, threads):
         import ray

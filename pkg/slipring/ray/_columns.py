@@ -5,12 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 from ray.data.block import BlockAccessor
-from ray.data.extensions import (
-    ArrowPythonObjectType,
-    ArrowTensorType,
-    ArrowTensorTypeV2,
-    ArrowVariableShapedTensorType,
-)
+from ray.data.extensions import ArrowPythonObjectType, ArrowTensorType, ArrowTensorTypeV2, ArrowVariableShapedTensorType
 
 from slipring.errors import BlockError
 
@@ -54,8 +49,7 @@ class Columns(Mapping):
             if nulls or column.storage.flatten().null_count:
                 which = f"{nulls} of {len(column)} are null" if nulls else "there are nulls within them"
                 raise refused(
-                    name,
-                    f"holds tensors of shape {tuple(kind.shape)}, but {which}: fill or filter them before",
+                    name, f"holds tensors of shape {tuple(kind.shape)}, but {which}: fill or filter them before"
                 )
             return column.to_numpy()
         if isinstance(kind, ArrowVariableShapedTensorType):

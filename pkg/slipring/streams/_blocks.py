@@ -123,8 +123,7 @@ class BlockReader:
                 rows, first = len(column), name
             elif len(column) != rows:
                 raise _error(
-                    name,
-                    f"column {name!r} has {len(column)} rows, but {first!r} of the same block has {rows}",
+                    name, f"column {name!r} has {len(column)} rows, but {first!r} of the same block has {rows}"
                 )
         if rows == 0:
             return None
@@ -138,8 +137,7 @@ class BlockReader:
         elif kinds != self._kinds:
             name = next(name for name in kinds if kinds[name] != self._kinds[name])
             raise _error(
-                name,
-                f"column {name!r} is {_said(kinds[name])}, but {_said(self._kinds[name])} in the first block",
+                name, f"column {name!r} is {_said(kinds[name])}, but {_said(self._kinds[name])} in the first block"
             )
         rest = {name: column for name, column in columns.items() if not isinstance(kinds[name], tuple)}
         arrays = [columns[name] for name in self._names]
@@ -157,8 +155,7 @@ class BlockReader:
             if name not in columns:
                 option = "fill_null" if name in self._fill_null else "null_mask"
                 raise _error(
-                    name,
-                    f"column {name!r} of {option} is missing: the block has {', '.join(map(repr, columns))}",
+                    name, f"column {name!r} of {option} is missing: the block has {', '.join(map(repr, columns))}"
                 )
             if isinstance(columns[name], Written):
                 raise _error(name, f"column {name!r} is made where it will be read: it has no nulls to fill")
@@ -171,8 +168,7 @@ class BlockReader:
         taken = next((name for name in masks if name in columns), None)
         if taken is not None:
             raise _error(
-                taken,
-                f"column {taken!r} has the name of a mask that null_mask asks for: leave it out with columns=",
+                taken, f"column {taken!r} has the name of a mask that null_mask asks for: leave it out with columns="
             )
         return masks
 
@@ -204,8 +200,7 @@ def _column(values, name):
         return values
     if isinstance(values, Mapping):
         raise _error(
-            name,
-            f"column {name!r} is a dict ({shown(list(values))}): give each of its parts as a column of its own",
+            name, f"column {name!r} is a dict ({shown(list(values))}): give each of its parts as a column of its own"
         )
     arrow = _arrow(values)
     if arrow is None:
@@ -218,8 +213,7 @@ def _column(values, name):
         if array.dtype.kind not in _OBJECTS:
             if array.dtype.hasobject:
                 raise _error(
-                    name,
-                    f"column {name!r} has Python objects in the fields of its rows: give each field as a column",
+                    name, f"column {name!r} has Python objects in the fields of its rows: give each field as a column"
                 )
             native = array.dtype.newbyteorder("=")
             return array if native == array.dtype else array.astype(native)

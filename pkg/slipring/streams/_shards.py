@@ -116,12 +116,7 @@ class ShardStream(Sharded, Stream):
 
 
 class ShardPass(ShardedPass, StreamPass):
-    """One pass of a worker over its part of a `ShardStream`.
-
-    Parameters
-    ----------
-    stream : ShardStream
-    """
+    """One pass of a worker over its part of a `ShardStream`."""
 
     _bad = -1, 0  # (piece, number of its blocks up to the last that raised)
 

@@ -11,22 +11,8 @@ from slipring.tokens._samplers import PackedSampler, TokenBatchSampler
 from slipring.tokens._streams import PackedStream, equal_steps, pack
 
 __all__ = [
-    "Chunk",
-    "ChunkSampler",
-    "Chunks",
-    "Corpus",
-    "Flat",
-    "Jagged",
-    "MixedSampler",
-    "PackedSampler",
-    "PackedStream",
-    "Padded",
-    "Piece",
-    "Plan",
-    "PlanReport",
-    "TokenBatchSampler",
-    "equal_steps",
-    "pack",
-]
+    "Chunk", "ChunkSampler", "Chunks", "Corpus", "Flat", "Jagged", "MixedSampler", "PackedSampler", "PackedStream",
+    "Padded", "Piece", "Plan", "PlanReport", "TokenBatchSampler", "equal_steps", "pack",
+]  # fmt: skip
 
 publish(__name__)

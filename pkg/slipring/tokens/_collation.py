@@ -328,11 +328,7 @@ class Jagged(Collation):
     """
 
     def __init__(
-        self,
-        *,
-        fields: Sequence[str] | None = None,
-        lengths: ArrayLike | None = None,
-        tensors: bool = False,
+        self, *, fields: Sequence[str] | None = None, lengths: ArrayLike | None = None, tensors: bool = False
     ) -> None:
         super().__init__(fields, None, lengths, None, tensors)
 

@@ -1,6 +1,6 @@
 """Files of tokens as arrays over mapped memory: .npy, plain .bin, Megatron's .bin and .idx, and Arrow.
 
-A reader returns a list of `Part`. Another process gets the same parts from the same arguments.
+A reader returns a list of `TokenArray`. Another process gets the same parts from the same arguments.
 """
 
 from __future__ import annotations
@@ -22,18 +22,11 @@ _CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64
 _LLM_C = {(20240520, 1), (20240801, 7)}  # the first numbers of its files
 
 
-class Part:
-    """Documents in one array.
+class TokenArray:
+    """Documents in one array of tokens; `name` is that of the file, for errors.
 
-    Parameters
-    ----------
-    name : str
-        Of the file, for errors.
-    tokens : numpy.ndarray
-    bounds : numpy.ndarray, optional
-        Where documents begin, and the end of the last one; the first one is at ``bounds[0]``.
-    pointers, lengths : numpy.ndarray, optional
-        In place of `bounds`: the first byte of each document, and its number of tokens.
+    `bounds` are the beginnings of documents, and the end of the last one; the array begins at ``bounds[0]``. In place
+    of them, `pointers` has the first byte of each document, and `lengths` its number of tokens.
     """
 
     __slots__ = "bounds", "lengths", "name", "pointers", "tokens"
@@ -57,20 +50,14 @@ class Part:
 
 
 def read_flat(source, dtype, bounds):
-    """Return the part of an array, or of a file of tokens without an index.
+    """Return the part of an array, of a plain file of tokens of that dtype, or of a .npy file if `dtype` is None.
 
-    Parameters
-    ----------
-    source : numpy.ndarray or str
-    dtype : str or None
-        Of a plain file. None: it is a .npy file.
-    bounds : numpy.ndarray, str or None
-        Of documents, or a .npy file of them. None: there is one document.
+    `bounds` are those of documents, or a .npy file of them; None: there is one document.
     """
     name = source if isinstance(source, str) else "the array"
     tokens = _plain(source, dtype) if dtype is not None else _array(source, "tokens")
     if bounds is None:
-        return [Part(name, tokens, np.array([0, len(tokens)]))]
+        return [TokenArray(name, tokens, np.array([0, len(tokens)]))]
     bounds = _array(bounds, "bounds")
     if not len(bounds) or int(bounds[0]) != 0 or int(bounds[-1]) != len(tokens):
         found = f"go from {bounds[0]} to {bounds[-1]}" if len(bounds) else "are none"
@@ -79,7 +66,7 @@ def read_flat(source, dtype, bounds):
             "the n + 1 bounds of all documents, or their lengths as lengths="
         )
     check_increase(bounds, name)
-    return [Part(name, tokens, bounds)]
+    return [TokenArray(name, tokens, bounds)]
 
 
 def read_megatron(prefix):
@@ -117,7 +104,7 @@ def read_megatron(prefix):
     after = pointers[at] + lengths[at].astype(np.int64) * tokens.itemsize
     if n and (pointers[0] or (lengths[at] < 0).any() or (after != pointers[at + 1]).any()):
         raise ValueError(f"the sequences of {index} do not lie one after the other in {data}: write them in order")
-    return [Part(data, tokens, None, pointers, lengths)]
+    return [TokenArray(data, tokens, None, pointers, lengths)]
 
 
 def read_arrow(path, column):
@@ -154,7 +141,7 @@ def read_arrow(path, column):
                     bounds = np.arange(len(chunk) + 1) * kind.list_size
                 else:
                     bounds = chunk.offsets.to_numpy()
-                parts.append(Part(path, tokens[int(bounds[0]) : int(bounds[-1])], bounds))
+                parts.append(TokenArray(path, tokens[int(bounds[0]) : int(bounds[-1])], bounds))
     return parts
 
 

@@ -63,27 +63,11 @@ def rates_of(weights, means, what):
 
 
 class MixedOrder:
-    """The indices of a mixture's epoch.
+    """The indices of a mixture's epoch, of sources with so many samples (`sizes`).
 
-    Parameters
-    ----------
-    sizes : list of int
-        Samples of each source.
-    rates_at : callable
-        ``rates_at(step)`` returns the rates of a step, which sum to 2 ** 40; see `rates_of`.
-    step_size : int or None
-        Samples of a step; None: the rates never change.
-    stop : str
-        "first", "last" or "never".
-    shuffle : bool
-    key : int
-    saved : dict, optional
-        What `saved` of an earlier order has returned: rates and totals there take the place of `rates_at`.
-
-    Attributes
-    ----------
-    end : int or None
-        The position after the last sample; None: it has not been computed.
+    ``rates_at(step)`` returns the rates of a step of `step_size` samples, which sum to 2 ** 40 (see `rates_of`); with
+    `step_size` None, they never change. `saved` is the result of an earlier order's method of that name: its rates and
+    totals take the place of `rates_at`. `end` is the position after the last sample; None: it has not been computed.
     """
 
     def __init__(self, sizes, rates_at, step_size, stop, shuffle, key, saved=None):

@@ -29,29 +29,15 @@ _PARTS, _STEPS = 0x5041525453, 0x5354455053  # different seeds for the packs of 
 
 @dataclass
 class Packs:
-    """Packs: which tokens of which documents, and what they cost.
+    """Packs: which tokens of which documents, and what they cost."""
 
-    Attributes
-    ----------
-    documents, starts, stops : ndarray of int64
-        The members, pack after pack, and their tokens.
-    cut : ndarray of bool
-        Whether a member is not its whole document.
-    costs : ndarray of float64
-        Of each member.
-    bounds : ndarray of int64
-        Pack p has the members from bounds[p] to bounds[p + 1].
-    sums : ndarray of float64
-        The cost of each pack.
-    """
-
-    documents: np.ndarray
+    documents: np.ndarray  # the members, pack after pack: int64, as their tokens and bounds
     starts: np.ndarray
     stops: np.ndarray
-    cut: np.ndarray
-    costs: np.ndarray
-    bounds: np.ndarray
-    sums: np.ndarray
+    cut: np.ndarray  # whether a member is not its whole document: bool
+    costs: np.ndarray  # of each member: float64
+    bounds: np.ndarray  # pack p has the members from bounds[p] to bounds[p + 1]
+    sums: np.ndarray  # the cost of each pack: float64
 
     def __len__(self):
         return len(self.sums)
@@ -83,17 +69,11 @@ class Packs:
 
 
 class EpochPlan:
-    """The packs of one epoch, part by part.
-
-    Attributes
-    ----------
-    counts : dict
-        How many documents the read parts have dropped, truncated and split: part -> three numbers.
-    """
+    """The packs of one epoch, part by part."""
 
     def __init__(self, documents, order, key):
-        self.documents, self.order, self.key = documents, order, key
-        self.read, self.counts = {}, {}
+        self.documents, self.order, self.key, self.read = documents, order, key, {}
+        self.counts = {}  # part that was read -> how many documents it has dropped, truncated and split
 
     def span(self, part):
         """Return (the position of a part's first document in the order, the number of its documents)."""
@@ -140,22 +120,9 @@ class EpochPlan:
 
 
 class TokenLengths:
-    """The lengths of documents, and how they become packs.
+    """The lengths of documents, or with `cumulative` their n + 1 bounds, and how they become packs.
 
-    Parameters
-    ----------
-    lengths : ndarray
-        Of documents; or with `cumulative` their n + 1 bounds.
-    cumulative : bool
-    max_tokens : int or None
-    max_documents : int or None
-    limits : dict
-        Name -> (numbers of each document, limit).
-    overflow : str
-    multiple : int
-    cost : tuple or ndarray
-    padded : bool
-        The packs are padded batches.
+    The arguments are those of `PackedSampler`. `padded`: the packs are padded batches.
     """
 
     def __init__(self, lengths, cumulative, max_tokens, max_documents, limits, overflow, multiple, cost, padded):
@@ -296,31 +263,14 @@ def _refuse(documents, values, wrong, text):
 
 
 class StepWindow:
-    """The steps of one window, for a division among ranks.
+    """The steps of one window of at least `size` packs, for a division among ranks; `last`: see `PackedSampler`.
 
-    Parameters
-    ----------
-    plan : EpochPlan
-    entry : tuple
-        The start of the first pack, as (part, pack), and then, for each division that has read the window, a tuple:
-        ranks, batches per step, and the position at which it began.
-    size : int
-        Packs of a window, at least.
-    last : str
-        What completes the last step.
+    `entry` is the start of the first pack, as (part, pack), and then, for each division that has read the window, a
+    tuple: ranks, batches per step, and the position at which it began.
 
-    Attributes
-    ----------
-    first, stop : int
-        The positions that the last division has.
-    sequence : ndarray
-        The packs at these positions.
-    repeated : int
-        How many of them have been delivered before.
-    left_out : ndarray
-        Packs that are not delivered.
-    after : tuple
-        The start of the next window, as (part, pack); None if this is the last one.
+    The last division has the positions from `first` to `stop`, and `sequence` the packs there, of which `repeated` have
+    been delivered before. The packs of `left_out` are not delivered. `after` is the start of the next window, as (part,
+    pack); None if this is the last one.
     """
 
     def __init__(self, plan, entry, size, last):

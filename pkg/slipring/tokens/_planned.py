@@ -111,26 +111,11 @@ class Planned(BatchSampler):
     mixture: MixedSampler | None
 
     def __init__(
-        self,
-        lengths: ArrayLike,
-        max_tokens: int | None,
-        max_documents: int | None,
-        *,
-        cumulative: bool,
-        overflow: str,
-        limits: Mapping[str, tuple[ArrayLike, int]] | None,
-        document_multiple_of: int,
-        cost: tuple[float, float] | ArrayLike,
-        batches_per_step: int,
-        last: str,
-        window: int,
-        shuffle: bool,
-        rank: int,
-        world_size: int,
-        seed: int | None,
-        check_ranks: bool,
-        mixture: MixedSampler | None,
-    ) -> None:
+        self, lengths: ArrayLike, max_tokens: int | None, max_documents: int | None, *, cumulative: bool,
+        overflow: str, limits: Mapping[str, tuple[ArrayLike, int]] | None, document_multiple_of: int,
+        cost: tuple[float, float] | ArrayLike, batches_per_step: int, last: str, window: int, shuffle: bool, rank: int,
+        world_size: int, seed: int | None, check_ranks: bool, mixture: MixedSampler | None,
+    ) -> None:  # fmt: skip
         flag("cumulative", cumulative)
         flag("check_ranks", check_ranks)
         one_of("overflow", overflow, ("error", "drop", "truncate", "split"))

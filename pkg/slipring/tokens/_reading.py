@@ -34,12 +34,7 @@ def outside_of_slot() -> Iterator[None]:
 
 
 class ShardReading:
-    """Documents of a stream of shards. A location is [shard, sample, seed].
-
-    Parameters
-    ----------
-    stream : Sharded
-    """
+    """Documents of a stream of shards. A location is [shard, sample, seed]."""
 
     LOCATION_SIZE = 3  # numbers
 
@@ -113,10 +108,6 @@ class NumberReading:
 
     A resume loads the newest state of the dataset and its iterator before the oldest document that is needed, and reads
     on from there. Without states it reads the pass from its beginning.
-
-    Parameters
-    ----------
-    stream : iterable
     """
 
     LOCATION_SIZE = 1

@@ -65,25 +65,13 @@ class _SamplerUntouched:
 
 @dataclasses.dataclass
 class Generators:
-    """The generators of a pass.
+    """The generators of a pass."""
 
-    Attributes
-    ----------
-    order, seeds : torch.Generator or None
-        The generators of the order (None: torch's global one) and of the workers' seeds (None: the order's).
-    rng_seeds : str or None
-        The state of `seeds` before the base seed was drawn.
-    keeps_seed : bool
-        Whether the next epoch of persistent workers has the same seed.
-    before : torch.Tensor
-        The state of `order` before ``iter(sampler)``.
-    """
-
-    order: Any
-    seeds: Any
-    rng_seeds: str | None
-    keeps_seed: bool
-    before: Any
+    order: Any  # None: torch's global one
+    seeds: Any  # of the workers' seeds; None: the order's
+    rng_seeds: str | None  # the state of `seeds` before the base seed was drawn
+    keeps_seed: bool  # whether the next epoch of persistent workers has the same seed
+    before: Any  # the state of `order` before ``iter(sampler)``
 
 
 def begin_next_epoch(loader, state):

@@ -5,13 +5,7 @@ import inspect
 import pickle
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from slipring._core.passes._plan import SamplerDraws
 from slipring._core.passes.reshard import saved_sampler

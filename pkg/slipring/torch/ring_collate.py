@@ -64,11 +64,7 @@ class RingCollate:
     collate_fn: Callable[[list[Any]], Any]
 
     def __init__(
-        self,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
-        *,
-        slots: int = 32,
-        slot_bytes: int | None = None,
+        self, collate_fn: Callable[[list[Any]], Any] | None = None, *, slots: int = 32, slot_bytes: int | None = None
     ) -> None:
         slots = integer("slots", slots, 3, MAX_SLOTS)
         function("collate_fn", collate_fn)

@@ -51,12 +51,8 @@ def joining(loader, dataset, *samplers):
 class _Meeting:
     """The exchange between the ranks of a group while each of them makes its loader.
 
-    Attributes
-    ----------
-    connections : list of Connection
-        To the readers on this machine, if this rank leads, or to the lead.
-    number : int or None
-        Of this reader; None: this rank leads.
+    `number` is that of this reader; None: this rank leads. `connections` lead to the readers on this machine, or to the
+    lead.
     """
 
     def __init__(self, share, is_made_once):

@@ -41,14 +41,9 @@ def unpacked_error(text, data, where):
 
 
 class Connection:
-    """One end of the connection of a reader and its lead.
+    """One end of the connection of a reader and its lead. `rank` and `pid` are those of the process at the other end.
 
-    Attributes
-    ----------
-    rank, pid : int
-        Of the process at the other end.
-    is_over : bool
-        The other end is closed: that process has dropped its loader, or has died.
+    `is_over`: the other end is closed, because that process has dropped its loader, or has died.
     """
 
     def __init__(self, connection, rank, pid):

@@ -33,24 +33,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class NewestPass:
-    """A loader's knowledge of its newest pass, kept after the iterator is gone.
+    """A loader's knowledge of its newest pass, kept after the iterator is gone; see `PassNumbers`."""
 
-    Attributes
-    ----------
-    described : Described
-        The loader when the pass began.
-    position : Position
-    source : SamplerSource or None
-    seed, epoch : int
-        The loader's numbers when the pass began; see `PassNumbers`.
-    own : object
-        What else the frontend must know.
-    iterator : weakref.ref
-    """
-
-    described: states.Described
+    described: states.Described  # when the pass began
     position: Position
-    source: Any
+    source: Any  # `SamplerSource` or None
     seed: int
     epoch: int
     own: Any

@@ -214,18 +214,9 @@ class Preloader:
     than its own, and an exception is raised in place of the batch that failed. The thread refers to this object:
     `stop` ends it.
 
-    Parameters
-    ----------
-    core : Iteration
-        Or another object with its ``take`` and so on; see `DeviceIteration`.
-    mover : Mover
-        It copies batches to its ``devices``.
-    depth : int
-        How many steps the thread makes before they are requested. 0: there is no thread; `first` makes each step.
-    timeout : float, optional
-        How long `first` waits at most, in seconds.
-    whole : bool
-        A step is a list of batches, one for each device, not a single batch.
+    `core` is an `Iteration`, or another object that `DeviceIteration` takes. The `Mover` copies its batches to devices.
+    The thread makes `depth` steps before they are requested; with 0 there is no thread, and `first` makes each step.
+    `first` waits at most `timeout` seconds. `whole`: a step is a list of batches, one for each device.
     """
 
     def __init__(self, core, mover, depth, timeout=None, whole=False):

@@ -64,12 +64,8 @@ def _check_owner(owner):
 class Lead:
     """The part of the process that has the workers.
 
-    One thread at a time uses it for a pass: the one in next(), or the one that begins or ends the pass.
-
-    Parameters
-    ----------
-    connections : list of Connection
-        To the readers, in the order of their numbers.
+    One thread at a time uses it for a pass: the one in next(), or the one that begins or ends the pass. `connections`
+    lead to the readers, in the order of their numbers.
     """
 
     def __init__(self, connections):
@@ -238,17 +234,7 @@ class SharedSegment:
 
 
 class Reader:
-    """The part of a process that reads the lead's batches.
-
-    Parameters
-    ----------
-    connection : Connection
-        To the lead.
-    number : int
-        Of the reader.
-    engines : EngineCache
-        The loader's; it gets the figures.
-    """
+    """The part of a process that reads the lead's batches. The loader's `EngineCache` gets the figures."""
 
     def __init__(self, connection, number, engines):
         self.connection, self.number, self.engines, self.passes = connection, number, engines, 0
@@ -351,14 +337,7 @@ class Reader:
 
 
 class ReaderPass:
-    """One pass of a reader, from the lead's announcement on.
-
-    Attributes
-    ----------
-    segment : SharedSegment
-    reader : SharedReader
-        It takes part from now on.
-    """
+    """One pass of a reader, from the lead's announcement on. Its `reader` takes part from now on."""
 
     def __init__(self, owner, number, facts, segment):
         self.owner, self.number, self.facts, self.segment = owner, number, facts, segment

@@ -112,38 +112,17 @@ def _loaded(source, saved, open_source):
 class SamplerSource:
     """Lists of indices, one per task, from a sampler; and the data for a resume after any of them.
 
-    Parameters
-    ----------
-    source : iterable
-        The sampler, or a batch sampler if `group` is 0.
-    group : int
-        Indices per list; 0: the source gives whole lists.
-    drop_last : bool
-    single : bool
-        There is no batching: each list is the source's item for one sample.
-    resume : State, optional
-        The state to resume from.
-    made : iterator, optional
-        The source's iterator, not yet used; it counts only if nothing resumes.
-    begins_there : bool
-        The source itself begins after the delivered samples.
+    `source` is the sampler, with `group` indices per list, or a batch sampler if `group` is 0. `single`: there is no
+    batching, and each list is the source's item for one sample. `resume` is the `State` to resume from; without one,
+    `made` may be the source's iterator, not yet used. `begins_there`: the source itself begins after the delivered
+    samples.
     """
 
     open_source = staticmethod(iter)
     position = None  # the iteration's `Position`, which its owner puts here
     rng = None  # an object with `get` and `put` for the state of the generator that the sampler draws from
 
-    def __init__(
-        self,
-        source,
-        group,
-        drop_last,
-        *,
-        single=False,
-        resume=None,
-        made=None,
-        begins_there=False,
-    ):
+    def __init__(self, source, group, drop_last, *, single=False, resume=None, made=None, begins_there=False):
         self.source, self.group, self.drop_last, self.single = source, group, drop_last, single
         self.begins_there = begins_there
         self.resume = resume
@@ -349,19 +328,8 @@ def rank_that_draws(given, *samplers):
 def rank_stride(dataset, is_stream, batch_sampler, sampler, batch_size, rank=None):
     """Return a rank's `RankStride` of each step, as its sampler divides the indices; for ``rng="sample"``.
 
-    Parameters
-    ----------
-    dataset : object
-    is_stream : bool
-    batch_sampler, sampler : iterable or None
-    batch_size : int or None
-    rank : int, optional
-        In place of the sampler's.
-
-    Raises
-    ------
-    ValueError
-        There are no single samples, or the position of a sample in the order of all ranks is unknown.
+    `rank` takes the place of the sampler's. Raise ValueError if there are no single samples, or if the position of a
+    sample in the order of all ranks is unknown.
     """
     if is_stream or not hasattr(dataset, "__getitem__"):
         why = "is iterated: its samples have no position" if is_stream else "has no __getitem__"

@@ -27,35 +27,17 @@ ENDED_BY_LOAD = "load_state_dict() has ended this iterator: make a new one, with
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """The properties of a loader that a state must match.
-
-    Attributes
-    ----------
-    is_stream : bool
-    dataset : object
-    num_workers : int
-    rank : int or None
-        The loader's ``rank=``.
-    in_order : bool
-    source : iterable or None
-        The sampler, or the batch sampler; None: the loader sets the order itself.
-    group : int
-        Indices per batch that are taken from `source`; 0: it gives whole batches.
-    batch_size : int or None
-        Samples per batch; 0: there is no batching; None: a batch sampler does not say.
-    order : str or None
-        A description of the order: positions are valid only in the same order; None: unknown.
-    """
+    """The properties of a loader that a state must match."""
 
     is_stream: bool
     dataset: object
     num_workers: int
-    rank: object
+    rank: object  # the loader's ``rank=``
     in_order: bool
-    source: object
-    group: int
-    batch_size: object
-    order: object
+    source: object  # the sampler or the batch sampler; None: the loader sets the order itself
+    group: int  # indices per batch that are taken from `source`; 0: it gives whole batches
+    batch_size: object  # samples per batch; 0: there is no batching; None: a batch sampler does not say
+    order: object  # a description of the order, outside of which a position is not valid; None: unknown
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,18 +20,8 @@ def nodes() -> list[int]:
 def chosen(numa: object, addresses: Callable[[], Iterable[str | None]]) -> int | None:
     """Return the node for slots and workers; None: the system places them.
 
-    Parameters
-    ----------
-    numa : int, "auto" or None
-        `Workers.numa`.
-    addresses : callable
-        Returns the PCI address of each device that reads from the slots, or None if it has none. It is only called if
-        memory can lie on several nodes.
-
-    Raises
-    ------
-    ValueError
-        `numa` is not the number of a node with memory.
+    `numa` is `Workers.numa`. `addresses` returns the PCI address of each device that reads from the slots, or None if
+    it has none; it is only called if memory can lie on several nodes.
     """
     if numa is None:
         return None

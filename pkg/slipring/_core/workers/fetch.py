@@ -79,17 +79,11 @@ def is_stream(dataset):
 class Fetcher:
     """Base class: makes the values that the loader delivers from samples, by a job's options.
 
-    Attributes
-    ----------
-    single : bool
-        Samples are delivered one by one, without batching.
-    finish_batch : callable or None
-        A map dataset's ``finish_batch(batch, seed)``, which returns the batch to deliver.
-    own_collate : callable or None
-        A map dataset's ``collate_samples(samples)``, which replaces the default collation.
+    `single`: samples are delivered one by one, without batching.
     """
 
-    finish_batch = own_collate = None
+    finish_batch = None  # a map dataset's ``finish_batch(batch, seed)``, which returns the batch to deliver
+    own_collate = None  # a map dataset's ``collate_samples(samples)``, which replaces the default collation
 
     def __init__(self, job):
         self.options, self.collate_fn = job.options, job.options.collate_fn

@@ -21,18 +21,8 @@ END_OF_STREAM = object()  # in place of a batch
 class LocalWorker:
     """The maker of one pass's batches: as a worker's, but in the caller's process, which no `worker_init_fn` prepares.
 
-    Parameters
-    ----------
-    job : Job
-    meter : Meter
-        It gets the figures.
-    concurrency : Concurrency
-    seed : int
-        The iteration's base seed.
-    epoch : int
-        The epoch word of its tasks.
-    sends_states : bool
-        Query the states of a Stateful dataset with each batch, and not on request.
+    The `meter` gets the figures. `seed` is the iteration's base seed, and `epoch` the epoch word of its tasks.
+    `sends_states`: query the states of a Stateful dataset with each batch, and not on request.
     """
 
     states = None  # the generators' states between two batches, if they continue from batch to batch

@@ -17,12 +17,7 @@ log = logging.getLogger("slipring")
 class NodePool(WorkerPool):
     """Workers that belong to the pool's own process, which starts, watches and replaces them.
 
-    Parameters
-    ----------
-    ring, job, restarts
-        As for `WorkerPool`.
-    number : Number
-        Of the loader.
+    `number` is the loader's `Number`; the other arguments are those of `WorkerPool`.
     """
 
     def __init__(self, ring, job, restarts, number):

@@ -18,13 +18,8 @@ PAGE = 4096
 class Part:
     """A loader's part of the budget.
 
-    Attributes
-    ----------
-    ring : Ring
-    slot_bytes : int
-        Payload bytes that a batch has needed, if it did not get them.
-    least, most, target : int
-        Bytes that two batches need; that all slots can use; that the loader is to have.
+    `least`, `most` and `target` are the bytes that two batches need, that all slots can use, and that the loader is to
+    have. `slot_bytes` are the payload bytes of the largest batch that did not get them.
     """
 
     def __init__(self, ring):
@@ -59,12 +54,7 @@ class Part:
 
 
 class Budget:
-    """The bytes that all segments and caches of a pool may take.
-
-    Parameters
-    ----------
-    nbytes : int
-    """
+    """The bytes that all segments and caches of a pool may take."""
 
     def __init__(self, nbytes):
         self.nbytes, self.cached = nbytes, 0

@@ -93,27 +93,7 @@ def _kind(thing):
 
 
 class Link:
-    """A loader's connection to its pool.
-
-    Parameters
-    ----------
-    name : str
-        The option's value, for errors.
-    address : bytes
-    number : int
-    job : Job
-
-    Raises
-    ------
-    ValueError
-        The loader and the first one of this number differ; the text names what differs.
-    PermissionError
-        Another user's process listens at the address.
-    RuntimeError
-        This process is the pool's, or one of its workers.
-    SlipringError
-        The pool could not be started, or could not load the dataset.
-    """
+    """A loader's connection to its pool. `name` is the option's value, for errors."""
 
     def __init__(self, name, address, number, job):
         if serves:

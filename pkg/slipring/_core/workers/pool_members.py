@@ -4,54 +4,30 @@ import os
 
 
 class Source:
-    """What loaders of several processes share: a dataset with its functions, loaded once.
-
-    Attributes
-    ----------
-    serial : int
-        No other source of this pool had it.
-    description : dict
-        Of the loader that came first; see `pool_client.described`.
-    parts : tuple or None
-        See `worker_main.parts_of`; None: not here yet.
-    bringer : Member or None
-        The loader that was asked for the parts.
-    members : set of Member
-    """
+    """A dataset with its functions, loaded once, which loaders of several processes share."""
 
     def __init__(self, serial, description):
-        self.serial, self.description = serial, description
-        self.parts = self.bringer = None
+        self.serial = serial  # no other source of this pool had it
+        self.description = description  # of the loader that came first; see `pool_client.described`
+        self.parts = None  # see `worker_main.parts_of`; None: not here yet
+        self.bringer = None  # the loader that was asked for the parts
         self.members = set()
 
 
 class Member:
-    """A loader's connection.
-
-    Attributes
-    ----------
-    ring, rest, base_seed
-        Of the current workers; `ring` is None before the first and after a loader has stopped them.
-    part : Part or None
-        Of the pool's memory, if that is limited, from the first workers on.
-    asks : dict
-        Number of a worker that waits for memory -> (bytes, when to give up).
-    attached : set of int
-        The numbers of the workers that serve the segment, or will as soon as they read their messages.
-    stopping : bool
-        The workers have been told to leave the segment.
-    gone : bool
-        The loader's process has ended, or the loader.
-    """
+    """A loader's connection."""
 
     def __init__(self, key, channel, pid):
         self.key, self.channel, self.pid = key, channel, pid
         self.pidfd = os.pidfd_open(pid)
-        self.source = self.ring = self.rest = None
-        self.base_seed, self.cpus, self.ranks = 0, set(), 1
-        self.part, self.asks = None, {}
-        self.attached = set()
-        self.stopping = self.gone = False
+        self.source, self.cpus, self.ranks = None, set(), 1
+        # Of the current workers; `ring` is None before the first ones, and after the loader has stopped them.
+        self.ring, self.rest, self.base_seed = None, None, 0
+        self.part = None  # of the pool's memory, if that is limited, from the first workers on
+        self.asks = {}  # number of a worker that waits for memory -> (bytes, when to give up)
+        self.attached = set()  # numbers of workers that serve the segment, or will when they read their messages
+        self.stopping = False  # the workers have been told to leave the segment
+        self.gone = False  # the loader's process has ended, or the loader
 
     @property
     def num_workers(self):

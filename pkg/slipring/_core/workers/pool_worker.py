@@ -29,19 +29,9 @@ def die_with(parent):
 def pool_worker_main(parent, number, channel, sources, wake_fd, forget):
     """Run in the worker's process: the target of `multiprocessing.Process`.
 
-    Parameters
-    ----------
-    parent : int
-        Pid of the pool's process.
-    channel : Channel
-        To that process.
-    sources : dict
-        Serial number -> the parts of a job that loaders share (`worker_main.PARTS`). They were in memory before the
-        fork, so that all workers share their pages.
-    wake_fd : int
-        The pool's wake file.
-    forget : callable
-        Closes what this process has inherited and does not need.
+    The `channel` leads to the pool's process, whose pid is `parent`. `sources` are the parts of jobs that loaders share
+    (`worker_main.PARTS`), by serial number. They were in memory before the fork, so that all workers share their pages.
+    `forget` closes the inherited descriptors that this process does not need.
     """
     gc.freeze()
     gc.enable()

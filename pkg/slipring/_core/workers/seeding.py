@@ -264,11 +264,7 @@ def seed_for_sample(seed):
 def save_globals():
     """Return the states of the global generators, for `restore_globals`."""
     torch = _torch()
-    return (
-        random.getstate(),
-        np.random.get_state(legacy=True),
-        None if torch is None else torch.get_rng_state(),
-    )
+    return (random.getstate(), np.random.get_state(legacy=True), None if torch is None else torch.get_rng_state())
 
 
 def restore_globals(states):

@@ -95,13 +95,7 @@ class Sharded(IterableSource):
         own = _left(states, shards, self.shuffle)[rank::ranks]
         beginning = {"seed": None, "shard": 0, "sample": 0, "shuffled": self.shuffle}
         return [
-            {
-                "iterator": {
-                    **beginning,
-                    "divided": [n, num_workers, *self._division],
-                    "pieces": own[n::num_workers],
-                }
-            }
+            {"iterator": {**beginning, "divided": [n, num_workers, *self._division], "pieces": own[n::num_workers]}}
             for n in range(num_workers)
         ]
 

@@ -12,36 +12,22 @@ from slipring._core.ring.sample_marks import take_position
 from slipring._core.ring.worker_info import WorkerInfo, inform_torch, set_worker_info
 from slipring._core.workers import error_record, ranges, seeding
 from slipring._core.workers.concurrency import Concurrency
-from slipring._core.workers.fetch import (
-    MapFetcher,
-    StreamFetcher,
-    dataset_shrank,
-    delivered,
-    load_dataset,
-    load_stream,
-)
+from slipring._core.workers.fetch import MapFetcher, StreamFetcher, dataset_shrank, delivered, load_dataset, load_stream
 from slipring._core.workers.heap import Heap
 from slipring._core.workers.stateful import SnapshotInterval, StateError, pickled_states
 from slipring.errors import SlipringError
 
 
 class Worker:
-    """A worker that fills slots, in a process of its own or in a thread.
+    """A worker that fills slots, in a process of its own (`owns_process`) or in a thread.
 
-    Parameters
-    ----------
-    ring : Ring
-    number : int
-        From 0; the worker is participant ``number + 1`` of the segment.
-    job : Job
-    owns_process : bool
-        Whether the worker is a process of its own. A thread shares the global generators and the dataset with others.
-    inherited : tuple, optional
-        (iteration, batches, state) of a worker that died and whose stream this worker continues: the state is the
-        newest that it published in that iteration, after that many batches; None: it published none. `inherited` is
-        None if no worker had this number before.
-    concurrency : Concurrency, optional
-        That of a process in which several workers take turns. None: the worker makes its own.
+    Worker `number`, from 0, is participant ``number + 1`` of the segment. A thread shares the global generators and the
+    dataset with others.
+
+    `inherited` is (iteration, batches, state) of a worker that died and whose stream this worker continues: the state
+    is the newest that it published in that iteration, after that many batches; None: it published none. If no worker
+    had this number before, `inherited` is None. `concurrency` is that of a process in which several workers take turns;
+    without it, the worker makes its own.
     """
 
     method_argument = "Workers(start_method={!r})"  # how users give this loader the start method

@@ -23,14 +23,7 @@ def parts_of(job):
 
 
 class SentJob:
-    """A job on its way to a worker's process, where it arrives as the `Job` itself.
-
-    Parameters
-    ----------
-    job : Job
-    shared : SharedPickle
-        Of `parts_of` the job.
-    """
+    """A job on its way to a worker's process, where it arrives as the `Job`; `shared` is a pickle of its `parts_of`."""
 
     def __init__(self, job, shared):
         self.rest, self.shared = rest_of(job), shared
@@ -92,14 +85,7 @@ def _path_of(number):
 def process_main(ring, number, job, base_seed, mask, inherited=None, collects=True):
     """Run in the worker's process: the target of `multiprocessing.Process`.
 
-    Parameters
-    ----------
-    mask : set of signal.Signals
-        The signal mask to restore: SIGINT is blocked during the start.
-    inherited : tuple, optional
-        See `Worker`.
-    collects : bool
-        Whether to run the garbage collector.
+    `mask` is the signal mask to restore: SIGINT is blocked during the start. `collects`: run the garbage collector.
     """
     # Objects from before the fork are the parent's to collect. Freeing a device's tensor whose use by streams has been
     # recorded calls CUDA, which fails in a forked process: torch would abort.
