@@ -1,5 +1,6 @@
 """One budget of memory covers the segments and caches of all ranks of a pool."""
 
+import contextlib
 import os
 import random
 
@@ -64,6 +65,29 @@ def test_ranks_with_different_budgets_get_an_error_that_names_both(second):
         assert answer["error"] == "ValueError" and f"process {first.pid}" in answer["text"]
         assert f"memory is {theirs} here and 64000000 there" in answer["text"]
         assert first.ask("epoch")["pids"]
+
+
+@pytest.mark.parametrize("first", [None, "64MiB"])
+def test_a_loader_that_comes_while_the_last_one_leaves_has_a_budget_of_its_own(tmp_path, first):
+    os.mkfifo(path := tmp_path / "gate")
+    data = {**BATCH, "gate": str(path), "gated": 0}
+    with ranks(1, data=data, memory=first, shuffle=False) as (leaving,), Rank() as other:
+        leaving.begin("batch")
+        with contextlib.closing(gate_of(path)):  # its worker cannot leave before this is closed
+            leaving.kill()
+            other.ask("make", pool=leaving.name, num_workers=2, data=BATCH, memory=7 * MIB)
+            assert "error" not in other.ask("epoch")
+            assert other.ask("usage")["budget"] <= 7 * MIB
+
+
+def gate_of(path):
+    """Wait until a process opens a gate; return the gate's other end."""
+
+    def opened():
+        with contextlib.suppress(OSError):  # nobody has opened it yet
+            return open(path, "wb", opener=lambda name, _: os.open(name, os.O_WRONLY | os.O_NONBLOCK))
+
+    return until(opened, "a worker is at the gate")
 
 
 # ---- within the budget

@@ -165,12 +165,13 @@ class PoolServer:
     def _hello(self, member, number, description, cpus, ranks):
         member.cpus, member.ranks = cpus, ranks
         memory = description["memory"]
-        others = [each for each in self.members.values() if each.source is not None]
+        others = [each for each in self.members.values() if each.source is not None and not each.gone]
         if others and others[0].source.description["memory"] != memory:
             differs = {**description, "memory": others[0].source.description["memory"]}
             self._tell(member, "differs", others[0].pid, differs)
             return
-        self.budget = None if memory is None else self.budget or Budget(memory)
+        if not others:  # those that came earlier, if any, are leaving
+            self.budget = None if memory is None else Budget(memory)
         source = self.sources.get(number)
         if source is None:
             source = self.sources[number] = Source(next(self.serials), description)
@@ -279,7 +280,7 @@ class PoolServer:
             self._divide()
 
     def _refuse_memory(self, member, number):
-        parts, budget = self._parts_of_budget(), self.budget
+        parts, budget = self._parts_of_budget(), self.budget or Budget(0)  # none: loaders that had one are leaving
         self._answer(member, number, (member.part.limit, budget.nbytes, budget.cached, len(parts)))
 
     def _answer(self, member, number, refused):
