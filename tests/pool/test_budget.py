@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import re
 
 import pytest
 
@@ -157,6 +158,11 @@ def test_a_budget_without_room_for_one_batch_is_an_error_at_once_that_says_what_
         assert answer["error"] == "SegmentFull"
         assert "memory=2097152 of its pool" in answer["text"] and "Raise memory=" in answer["text"]
         assert answer["fields"]["needed"] > MIB // 2 and answer["fields"]["free"] < MIB
+        least = re.search(r"two batches of each of these loaders and the caches need ([0-9.]+) MB", answer["text"])
+    with ranks(1, data=BATCH, memory=int(float(least[1]) * 1e6) - 200_000) as (rank,):
+        assert rank.ask("epoch")["error"] == "SegmentFull"
+    with ranks(1, data=BATCH, memory=int(float(least[1]) * 1e6) + 100_000) as (rank,):
+        assert "error" not in rank.ask("epoch")
 
 
 def test_a_rank_for_which_nothing_is_left_gets_an_error_and_the_others_go_on():

@@ -77,19 +77,18 @@ class Budget:
             budgets[file.st_dev, file.st_ino] = cache.stats().budget
         self.cached = sum(budgets.values())
 
-    def suffices(self, parts):
-        """Return whether each loader can have memory for two batches."""
+    def least(self, parts):
+        """Return the bytes that two batches of each loader and the caches need."""
         for part in parts:
             part.measure()
-        return sum(part.least for part in parts) <= self.nbytes - self.cached
+        return self.cached + sum(part.least for part in parts)
 
     def divide(self, parts, absent):
         """Change the parts to what they should be, as far as the others' memory allows; return whether all have theirs.
 
         `absent`: how many other loaders are expected.
         """
-        self.suffices(parts)
-        rest = max(0, self.nbytes - self.cached - sum(part.least for part in parts))
+        rest = max(0, self.nbytes - self.least(parts))
         equal = _equal_part([part.most - part.least for part in parts], absent, rest)
         for part in parts:
             part.target = min(part.most, part.least + equal)

@@ -271,17 +271,18 @@ class PoolServer:
         """Give a segment more memory, for a batch that lacks `needed` bytes; its slot then has `slot_bytes`."""
         member = self.members[key]
         before, member.part.slot_bytes = member.part.slot_bytes, max(member.part.slot_bytes, slot_bytes)
-        if member.stopping or not self.budget.suffices(self._parts_of_budget()):
+        if member.stopping or self.budget.least(self._parts_of_budget()) > self.budget.nbytes:
+            self._refuse_memory(member, worker.number)
             member.part.slot_bytes = before
             member.part.measure()
-            self._refuse_memory(member, worker.number)
         else:
             member.asks[worker.number] = needed, time.monotonic() + PATIENCE_S
             self._divide()
 
     def _refuse_memory(self, member, number):
         parts, budget = self._parts_of_budget(), self.budget or Budget(0)  # none: loaders that had one are leaving
-        self._answer(member, number, (member.part.limit, budget.nbytes, budget.cached, len(parts)))
+        refused = member.part.limit, budget.nbytes, budget.cached, len(parts), budget.least(parts)
+        self._answer(member, number, refused)
 
     def _answer(self, member, number, refused):
         member.asks.pop(number, None)
