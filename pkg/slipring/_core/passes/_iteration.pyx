@@ -24,7 +24,9 @@ from slipring._core.passes.supervisor import Supervisor
 from slipring._core.ring.text import slots_held, timed_out
 from slipring._core.workers import error_record
 from slipring._core.workers.stateful import attempt
-from slipring.errors import BatchTooLarge, Closed, CorruptBatch, DescriptorClosed, LoaderTimeout, SegmentFull, WorkerDied
+from slipring.errors import (
+    BatchTooLarge, Closed, CorruptBatch, DescriptorClosed, LoaderTimeout, SegmentFull, WorkerDied,
+)
 
 cdef object _exiting = exiting  # see slipring._core.passes.engine
 
