@@ -15,7 +15,7 @@ WORKER = 1  # the participant as which the pool's process, the only one that rec
 PAGE = 4096
 
 
-class Part:
+class BudgetPart:
     """A loader's part of the budget.
 
     Attributes

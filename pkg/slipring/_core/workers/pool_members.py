@@ -32,7 +32,7 @@ class Member:
     ----------
     ring, rest, base_seed
         Of the current workers; `ring` is None before the first and after a loader has stopped them.
-    part : Part or None
+    part : BudgetPart or None
         Of the pool's memory, if that is limited, from the first workers on.
     asks : dict
         Number of a worker that waits for memory -> (bytes, when to give up).

@@ -25,7 +25,7 @@ from slipring._core.ring.signals import no_collection
 from slipring._core.workers import pool_client
 from slipring._core.workers.channel import Channel, Duplicate
 from slipring._core.workers.deaths import manner
-from slipring._core.workers.pool_budget import Budget, Part
+from slipring._core.workers.pool_budget import Budget, BudgetPart
 from slipring._core.workers.pool_members import Member, PooledWorker, Source
 from slipring._core.workers.pool_worker import pool_worker_main
 from slipring._core.workers.worker_main import one_thread
@@ -212,7 +212,7 @@ class PoolServer:
         ring.use_wake_file(self.wake_fd)
         member.ring, member.rest, member.base_seed, member.stopping = ring, rest, base_seed, False
         if self.budget is not None:
-            member.part = Part(ring)
+            member.part = BudgetPart(ring)
             self._divide()
         for number in range(member.num_workers):
             if number in self.workers:
