@@ -79,6 +79,8 @@ class Job:
         Batches that the loop keeps in addition to that of its step.
     preload, copy : int, float
         A thread takes the batches, this many ahead of the loop, and copies each one to the device.
+    budget : int
+        Bytes that the pool allows the segment; 0: no limit.
     resized : dict
         Number of a batch -> the number of workers from then on.
     """
@@ -87,6 +89,7 @@ class Job:
         self, *, workers=2, batches=100, epochs=1, of=None, fetch=1.0, collate=0.0, step=1.0, wake=0.0, draw=0.0,
         start=0.0, persistent=True, cpu=1.0, queued=0.0, sleepy=None, parts=None, missed=None, keep=0, preload=0,
         copy=0.0, slots=None, prefetch=2, rows=4, nbytes=1600, threads=False, in_order=True, resized=None,
+        budget=0,
     ):  # fmt: skip
         self.fetch, self.collate, self.step = fetch, collate, step
         self.wake, self.draw, self.start = int(wake * MS), int(draw * MS), int(start * MS)
@@ -96,7 +99,7 @@ class Job:
         self.persistent, self.prefetch, self.in_order = persistent, prefetch, in_order
         self.threads, self.resized, self.workers = threads, resized or {}, workers
         self.most = max(self.workers, *self.resized.values(), 0)
-        self.n_slots = slots or 2 * self.most + 16
+        self.n_slots, self.budget = slots or 2 * self.most + 16, budget
         self.clock, self.run, self.copied = BEGIN, 0, 0
         self.lying = [None] * self.n_slots  # slot -> record of its last batch
         self.taken_slots = set()  # leased, or with a task
@@ -256,7 +259,7 @@ class SimulatedWatch:
             "used_slots": sum(batch is not None for batch in job.lying), "n_participants": job.most + 1, "run": job.run,
             "recorded": len(job.recorded), "folded": self._folded, "loop_steps": job.loop_steps,
             "loop_wait_ns": job.loop_wait, "loop_ns": job.loop_ns, "capacity": job.nbytes, "total": 0, "data_off": 0,
-            "stride": 0, "pid_namespace": OTHER_NAMESPACE, "ready_waiters": int(self.waits),
+            "stride": 0, "pid_namespace": OTHER_NAMESPACE, "ready_waiters": int(self.waits), "budget": job.budget,
             "reads": dict.fromkeys(READ_COUNTS, 0),
         }  # fmt: skip
 

@@ -247,6 +247,9 @@ def test_the_report_of_a_rank_names_the_one_that_holds_it_up(distributed):
     assert (mine.verdict.wait_share, mine.verdict.data_bound) == (0.0, False)  # its own
     assert [(each["rank"], each["wait_share"]) for each in mine.dict()["ranks"]] == [(1, 0.5), (0, 0.0)]
     assert "Ranks, by waiting" in str(mine) and json.loads(mine.json())
+    *_, rows = str(mine).partition("Ranks, by waiting")
+    sentences = [each["sentence"] for each in mine.ranks]
+    assert len({line.index(text) for line, text in zip(rows.splitlines()[2:], sentences, strict=True)}) == 1
     up.is_initialized = lambda: False
     assert ranks.gather(OK, Job(step=4).snapshot()) == []
 

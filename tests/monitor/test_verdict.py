@@ -163,6 +163,8 @@ CAUSES = [
         "slots", True, ["16 slots"], ["slots=32"],
     ),
     (COMPUTING, {"copied_share": 0.98}, "slots", True, ["98% of all were copied"], []),
+    (COMPUTING | {"budget": 31_999}, {"copied_share": 0.98}, "slots", True, ["budget of the pool"], ["memory='64GiB'"]),
+    (COMPUTING | {"budget": 32_000}, {"copied_share": 0.98}, "slots", True, ["98% of all were"], ["slots=40"]),
     (THREADS | {"cpu": 0.25}, {}, "compute", True, ["Python's lock have one processor together"], ["processes"]),
     (
         {"fetch": 4, "step": 4}, {**COPIES, "copied_bytes": (200 * MIB,) * 2, "free_bytes": 8 << 30},

@@ -1,7 +1,9 @@
 """One budget of memory covers the segments and caches of all ranks of a pool."""
 
+import contextlib
 import os
 import random
+import re
 
 import pytest
 
@@ -64,6 +66,29 @@ def test_ranks_with_different_budgets_get_an_error_that_names_both(second):
         assert answer["error"] == "ValueError" and f"process {first.pid}" in answer["text"]
         assert f"memory is {theirs} here and 64000000 there" in answer["text"]
         assert first.ask("epoch")["pids"]
+
+
+@pytest.mark.parametrize("first", [None, "64MiB"])
+def test_a_loader_that_comes_while_the_last_one_leaves_has_a_budget_of_its_own(tmp_path, first):
+    os.mkfifo(path := tmp_path / "gate")
+    data = {**BATCH, "gate": str(path), "gated": 0}
+    with ranks(1, data=data, memory=first, shuffle=False) as (leaving,), Rank() as other:
+        leaving.begin("batch")
+        with contextlib.closing(gate_of(path)):  # its worker cannot leave before this is closed
+            leaving.kill()
+            other.ask("make", pool=leaving.name, num_workers=2, data=BATCH, memory=7 * MIB)
+            assert "error" not in other.ask("epoch")
+            assert other.ask("usage")["budget"] <= 7 * MIB
+
+
+def gate_of(path):
+    """Wait until a process opens a gate; return the gate's other end."""
+
+    def opened():
+        with contextlib.suppress(OSError):  # nobody has opened it yet
+            return open(path, "wb", opener=lambda name, _: os.open(name, os.O_WRONLY | os.O_NONBLOCK))
+
+    return until(opened, "a worker is at the gate")
 
 
 # ---- within the budget
@@ -133,6 +158,11 @@ def test_a_budget_without_room_for_one_batch_is_an_error_at_once_that_says_what_
         assert answer["error"] == "SegmentFull"
         assert "memory=2097152 of its pool" in answer["text"] and "Raise memory=" in answer["text"]
         assert answer["fields"]["needed"] > MIB // 2 and answer["fields"]["free"] < MIB
+        least = re.search(r"two batches of each of these loaders and the caches need ([0-9.]+) MB", answer["text"])
+    with ranks(1, data=BATCH, memory=int(float(least[1]) * 1e6) - 200_000) as (rank,):
+        assert rank.ask("epoch")["error"] == "SegmentFull"
+    with ranks(1, data=BATCH, memory=int(float(least[1]) * 1e6) + 100_000) as (rank,):
+        assert "error" not in rank.ask("epoch")
 
 
 def test_a_rank_for_which_nothing_is_left_gets_an_error_and_the_others_go_on():

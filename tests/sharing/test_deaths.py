@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -11,7 +13,7 @@ if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
 from tests.sharing.jobs import Job  # noqa: E402
-from tests.support.processes import alive, sleeps_in_futex, until, wait_dead  # noqa: E402
+from tests.support.processes import ROOT, alive, sleeps_in_futex, until, wait_dead  # noqa: E402
 
 BATCHES = 15
 
@@ -219,3 +221,27 @@ def test_a_lead_that_is_killed_at_any_moment_costs_the_readers_nothing_that_it_h
     for result in results:
         assert result["seen"] == undisturbed[: len(result["seen"])]
         assert f"rank 0 (pid {pid})" in result["error"] if result["seen"] != undisturbed else not result["error"]
+
+
+GLOBAL = """
+import sys
+import torch.distributed as dist
+from slipring.torch import DataLoader
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[2]), world_size=2)
+loader = DataLoader(range(8), 4, num_workers=1, share=dist.group.WORLD)
+assert len(list(loader)) == 2
+loader.close()
+"""
+
+
+def test_a_loader_that_is_alive_when_the_interpreter_exits_says_nothing(tmp_path):
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", GLOBAL, str(tmp_path / "store"), str(rank)],
+            cwd=ROOT, stderr=subprocess.PIPE, text=True, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    for rank in ranks:
+        _, errors = rank.communicate()
+        assert rank.returncode == 0 and "Connection.__del__" not in errors

@@ -159,6 +159,15 @@ def _slots(f, known):
     if n <= f.n_workers + 2 or not (copied >= COPIED or (idle and n - held <= f.n_workers + 1)):
         return None
     what = f"{held} batches, of {n} slots"
+    allowed = f.snapshot.segment_info.get("budget")
+    if copied >= COPIED and allowed and allowed < n * int(f.table["bytes"].max()):
+        return (
+            "slots",
+            f"{copied:.0%} of all batches were copied, because the budget of the pool allows this loader "
+            f"{megabytes(allowed)} now, which is less than its {n} slots can use.",
+            "Give the pool more, such as `workers=slipring.Workers(pool='node', memory='64GiB')`, or keep "
+            "fewer batches.",
+        )
     if copied >= COPIED:
         what = f"batches: {copied:.0%} of all were copied, as few of the {n} slots were left"
     return (

@@ -48,7 +48,8 @@ def group(report):
     parts = [Text(f"{report.name}: {report.verdict}", style=style), Text(), Text("\n".join(_notes(report)))]
     for title, head, rows in _tables(report):
         if rows := list(rows):
-            parts += [Text(), table(head, rows, title=title)]
+            left = [0, *(at for at, name in enumerate(head) if not name)]
+            parts += [Text(), table(head, rows, left, title)]
     return Group(*parts)
 
 

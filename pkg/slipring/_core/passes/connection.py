@@ -10,6 +10,7 @@ import secrets
 import select
 import socket
 import struct
+import sys
 from functools import partial
 
 from slipring._core.ring.process import Owner
@@ -110,8 +111,9 @@ class Connection:
             os.close(self.pidfd)
             self.pidfd = -1
 
-    def __del__(self):
-        self.close()
+    def __del__(self, is_finalizing=sys.is_finalizing):
+        if not is_finalizing():  # the kernel closes it then, and the modules have lost their names
+            self.close()
 
 
 def polled(fds, timeout_s):

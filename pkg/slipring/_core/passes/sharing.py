@@ -43,13 +43,17 @@ def facts_of(options, seed, position):
 
 
 def difference(facts):
-    """Return the text for facts that differ, from {rank: {name: text}}; None if they are equal."""
+    """Return the text for facts that differ, from {rank: {name: text}} (rank None: this one); None if none differ."""
     first, *others = facts
     for name, value in facts[first].items():
         for other in others:
             if facts[other].get(name) != value:
-                return f"{name}: {value} in rank {first}, {facts[other].get(name)} in rank {other}"
+                return f"{name}: {value} in {_rank(first)}, {facts[other].get(name)} in {_rank(other)}"
     return None
+
+
+def _rank(rank):
+    return "this rank" if rank is None else f"rank {rank}"
 
 
 def _check_owner(owner):
@@ -169,9 +173,9 @@ class Lead:
         kept = ring.kept_by_readers()
         most = max(map(sum, kept))
         names = ", ".join(
-            f"{connection.name}, which keeps {batches} batches and has not taken {behind}"
-            for connection, (batches, behind) in zip(self.connections, kept, strict=True)
-            if batches + behind == most
+            f"{connection.name}, which keeps {batches} batches and has not taken {untaken}"
+            for connection, (batches, untaken) in zip(self.connections, kept, strict=True)
+            if batches + untaken == most
         )
         return most and (
             f"share=: no slot of {ring.n_slots} is free, so the next batches wait for {names}: it must drop batches or "
@@ -360,7 +364,7 @@ class ReaderPass:
     def take_part(self, options, seed, position):
         """Compare this process's beginning of the pass with the lead's, and tell the lead that this process reads."""
         lead = self.owner.connection.rank
-        differs = difference({lead: self.facts, "this": facts_of(options, seed, position)})
+        differs = difference({lead: self.facts, None: facts_of(options, seed, position)})
         if differs is not None:
             raise ValueError(f"the ranks of share= begin a pass differently; {differs}")
         self.owner.connection.send(self.number, None, None)

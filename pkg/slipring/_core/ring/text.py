@@ -110,14 +110,17 @@ def segment_full(needed: int, free: int, limit: str, slots: int) -> SegmentFull:
     return SegmentFull(text, needed=needed, free=free, limit=limit)
 
 
-def budget_refused(needed: int, free: int, share: int, memory: int, cached: int, loaders: int) -> SegmentFull:
-    """Return the SegmentFull of a loader whose share of a pool's `memory` does not suffice."""
+def budget_refused(
+    needed: int, free: int, share: int, memory: int, cached: int, loaders: int, least: int
+) -> SegmentFull:
+    """Return the SegmentFull of a loader whose share of a pool's `memory` does not suffice; `least` would."""
     limit = f"memory={memory} of its pool"
     text = (
         f"no memory for a batch: {megabytes(needed)} ({needed} bytes) more are needed, and {megabytes(free)} are left "
         f"of the {megabytes(share)} that {limit} gives this loader: {megabytes(cached)} of {megabytes(memory)} are "
-        f"for caches, and the rest is for {loaders} loader{'' if loaders == 1 else 's'}. Raise memory=, lower "
-        "batch_size or the number of loaders, or keep fewer batches"
+        f"for caches, and the rest is for {loaders} loader{'' if loaders == 1 else 's'}. Raise memory= "
+        f"(two batches of each of these loaders and the caches need {megabytes(least)}), lower batch_size or the "
+        "number of loaders, or keep fewer batches"
     )
     return SegmentFull(text, needed=needed, free=free, limit=limit)
 

@@ -15,7 +15,7 @@ WORKER = 1  # the participant as which the pool's process, the only one that rec
 PAGE = 4096
 
 
-class Part:
+class BudgetPart:
     """A loader's part of the budget.
 
     `least`, `most` and `target` are the bytes that two batches need, that all slots can use, and that the loader is to
@@ -67,19 +67,18 @@ class Budget:
             budgets[file.st_dev, file.st_ino] = cache.stats().budget
         self.cached = sum(budgets.values())
 
-    def suffices(self, parts):
-        """Return whether each loader can have memory for two batches."""
+    def least(self, parts):
+        """Return the bytes that two batches of each loader and the caches need."""
         for part in parts:
             part.measure()
-        return sum(part.least for part in parts) <= self.nbytes - self.cached
+        return self.cached + sum(part.least for part in parts)
 
     def divide(self, parts, absent):
         """Change the parts to what they should be, as far as the others' memory allows; return whether all have theirs.
 
         `absent`: how many other loaders are expected.
         """
-        self.suffices(parts)
-        rest = max(0, self.nbytes - self.cached - sum(part.least for part in parts))
+        rest = max(0, self.nbytes - self.least(parts))
         equal = _equal_part([part.most - part.least for part in parts], absent, rest)
         for part in parts:
             part.target = min(part.most, part.least + equal)

@@ -25,7 +25,7 @@ from slipring._core.ring.signals import no_collection
 from slipring._core.workers import pool_client
 from slipring._core.workers.channel import Channel, Duplicate
 from slipring._core.workers.deaths import manner
-from slipring._core.workers.pool_budget import Budget, Part
+from slipring._core.workers.pool_budget import Budget, BudgetPart
 from slipring._core.workers.pool_members import Member, PooledWorker, Source
 from slipring._core.workers.pool_worker import pool_worker_main
 from slipring._core.workers.worker_main import one_thread
@@ -165,12 +165,13 @@ class PoolServer:
     def _hello(self, member, number, description, cpus, ranks):
         member.cpus, member.ranks = cpus, ranks
         memory = description["memory"]
-        others = [each for each in self.members.values() if each.source is not None]
+        others = [each for each in self.members.values() if each.source is not None and not each.gone]
         if others and others[0].source.description["memory"] != memory:
             differs = {**description, "memory": others[0].source.description["memory"]}
             self._tell(member, "differs", others[0].pid, differs)
             return
-        self.budget = None if memory is None else self.budget or Budget(memory)
+        if not others:  # those that came earlier, if any, are leaving
+            self.budget = None if memory is None else Budget(memory)
         source = self.sources.get(number)
         if source is None:
             source = self.sources[number] = Source(next(self.serials), description)
@@ -211,7 +212,7 @@ class PoolServer:
         ring.use_wake_file(self.wake_fd)
         member.ring, member.rest, member.base_seed, member.stopping = ring, rest, base_seed, False
         if self.budget is not None:
-            member.part = Part(ring)
+            member.part = BudgetPart(ring)
             self._divide()
         for number in range(member.num_workers):
             if number in self.workers:
@@ -270,17 +271,18 @@ class PoolServer:
         """Give a segment more memory, for a batch that lacks `needed` bytes; its slot then has `slot_bytes`."""
         member = self.members[key]
         before, member.part.slot_bytes = member.part.slot_bytes, max(member.part.slot_bytes, slot_bytes)
-        if member.stopping or not self.budget.suffices(self._parts_of_budget()):
+        if member.stopping or self.budget.least(self._parts_of_budget()) > self.budget.nbytes:
+            self._refuse_memory(member, worker.number)
             member.part.slot_bytes = before
             member.part.measure()
-            self._refuse_memory(member, worker.number)
         else:
             member.asks[worker.number] = needed, time.monotonic() + PATIENCE_S
             self._divide()
 
     def _refuse_memory(self, member, number):
-        parts, budget = self._parts_of_budget(), self.budget
-        self._answer(member, number, (member.part.limit, budget.nbytes, budget.cached, len(parts)))
+        parts, budget = self._parts_of_budget(), self.budget or Budget(0)  # none: loaders that had one are leaving
+        refused = member.part.limit, budget.nbytes, budget.cached, len(parts), budget.least(parts)
+        self._answer(member, number, refused)
 
     def _answer(self, member, number, refused):
         member.asks.pop(number, None)
