@@ -114,9 +114,7 @@ class Annotated(IndexedSamples):
     --------
     >>> import numpy as np
     >>> from slipring import Loader, images
-    >>> samples = [
-    ...     {"image": f"train/cat/{n}.jpg", "boxes": [[2, 3, 30, 20]], "labels": [n]} for n in range(2)
-    ... ]
+    >>> samples = [{"image": f"train/cat/{n}.jpg", "boxes": [[2, 3, 30, 20]], "labels": [n]} for n in range(2)]
     >>> data = images.Annotated(samples, [images.Resize((48, 48)), images.RandomHorizontalFlip(p=1)],
     ...                         boxes="boxes", rows="labels")
     >>> with Loader(data, batch_size=2) as loader:

@@ -45,9 +45,7 @@ class Mosaic(SampleMix):
     Examples
     --------
     >>> from slipring import images
-    >>> samples = [
-    ...     {"image": f"train/cat/{n}.jpg", "boxes": [[2, 3, 30, 20]], "labels": [n]} for n in range(2)
-    ... ]
+    >>> samples = [{"image": f"train/cat/{n}.jpg", "boxes": [[2, 3, 30, 20]], "labels": [n]} for n in range(2)]
     >>> steps = [images.Mosaic(32), images.RandomHorizontalFlip()]
     >>> data = images.Annotated(samples, steps, boxes="boxes", rows="labels")
     >>> data[0]["image"].shape
@@ -170,9 +168,7 @@ class SampleMixUp(SampleMix):
     Examples
     --------
     >>> from slipring import images
-    >>> samples = [
-    ...     {"image": f"train/cat/{n}.jpg", "boxes": [[2, 3, 30, 20]], "labels": [n]} for n in range(2)
-    ... ]
+    >>> samples = [{"image": f"train/cat/{n}.jpg", "boxes": [[2, 3, 30, 20]], "labels": [n]} for n in range(2)]
     >>> steps = [images.Resize((48, 48)), images.SampleMixUp(p=1)]
     >>> data = images.Annotated(samples, steps, boxes="boxes", rows="labels")
     >>> data[0]["boxes"].shape
