@@ -343,7 +343,8 @@ class Annotated(IndexedSamples):
                 f"{shown(batch)}"
             )
         seed = random.getrandbits(64) if seed is None else seed
-        mixed = [self._mixed(batch[key], batch[self.target], seed) for key in self.images]
+        transform, labels = self.batch_transform, batch[self.target]
+        mixed = [self._renderer.mixed(transform, batch[key], labels, seed) for key in self.images]
         return {**batch, self.target: mixed[0]}
 
     def collate_samples(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

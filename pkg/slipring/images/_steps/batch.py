@@ -27,14 +27,14 @@ class Images:
     Parameters
     ----------
     memory : numpy.ndarray
-        Images × the three axes of `layout`, C-contiguous; bfloat16 as uint16.
+        Images, or clips, × the axes of `layout`, C-contiguous; bfloat16 as uint16. Clips have their frames first.
     layout : {'NHWC', 'NCHW'}
     dtype : {'uint8', 'float32', 'float16', 'bfloat16'}
 
     Attributes
     ----------
     pixels : numpy.ndarray
-        A view: images × height × width × 3.
+        A view: images × height × width × the values of a pixel, which are those of all frames of a clip.
     """
 
     memory: NDArray[Any]
@@ -42,7 +42,8 @@ class Images:
 
     def __init__(self, memory: NDArray[Any], layout: str, dtype: str) -> None:
         self.memory, self._type = memory, _decode.TYPES[dtype]
-        self.pixels: NDArray[Any] = memory if layout == "NHWC" else memory.transpose(0, 2, 3, 1)
+        height = memory.ndim - (3 if layout == "NHWC" else 2)
+        self.pixels: NDArray[Any] = np.moveaxis(memory, (height, height + 1), (1, 2))
 
     def mix_with_previous(self, share: float) -> None:
         """Replace each image by ``share`` of it and the rest of the previous one; the last one precedes the first."""
@@ -171,21 +172,6 @@ class CutMix(_Mixing):
         return soft
 
 
-class _Choice(BatchTransform):
-    """RandomChoice of batch transforms."""
-
-    def __init__(self, choice: RandomChoice) -> None:
-        self.choice = choice
-        self.parts = [as_batch_transform(part) for part in choice.transforms]
-        self.weights = choice.p or [1.0] * len(self.parts)
-
-    def mix(self, images: Images, targets: NDArray[Any], draws: Draws) -> NDArray[np.float32]:
-        return self.parts[draws.choice(self.weights)].mix(images, targets, draws)
-
-    def __repr__(self) -> str:
-        return repr(self.choice)
-
-
 def labels_of(targets: Any, images: int) -> NDArray[Any]:
     """Return the targets of a batch of so many images as an array; they may be torch tensors, or lists of numbers."""
     if isinstance(targets, AsTensor):
@@ -201,12 +187,12 @@ def labels_of(targets: Any, images: int) -> NDArray[Any]:
     return labels
 
 
-def as_batch_transform(transform: Any) -> BatchTransform | None:
+def as_batch_transform(transform: Any) -> BatchTransform | RandomChoice | None:
     """Return the argument ``batch_transform=``; raise TypeError if it cannot be one."""
     if transform is None or isinstance(transform, BatchTransform):
         return transform
-    if isinstance(transform, RandomChoice):
-        return _Choice(transform)
+    if isinstance(transform, RandomChoice) and transform.mixes_batch:
+        return transform
     raise TypeError(
         f"batch_transform must be MixUp, CutMix or RandomChoice of them, not {shown(transform)}: do other things "
         "with a whole batch in collate_fn"

@@ -106,6 +106,10 @@ class RandomChoice(_OfTransforms):
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         self.transforms[draws.choice(self.p)].apply(recipe, draws)
 
+    def mix(self, images: Any, targets: Any, draws: Draws) -> Any:
+        """Mix a batch, if the transforms of the list do so."""
+        return self.transforms[draws.choice(self.p)].mix(images, targets, draws)
+
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         sizes = {step.result_size(size) for step in self.transforms}
         return sizes.pop() if len(sizes) == 1 else None
