@@ -29,16 +29,8 @@ if TYPE_CHECKING:
     from slipring.images._sources.dataset import ImageOptions
     from slipring.images._steps.outputs import SizedTransforms
 
-_RECORD = np.dtype(
-    [
-        ("shard", "i4"),
-        ("ending", "i4"),
-        ("image", "i8"),
-        ("size", "i8"),
-        ("target", "i8"),
-        ("target_size", "i8"),
-    ]
-)
+_WHERE = "image", "size", "target", "target_size"  # offsets in the shard, and sizes
+_RECORD = np.dtype([("shard", "i4"), ("ending", "i4"), *((name, "i8") for name in _WHERE)])
 _VERSION = 2  # of index files; a file of another version is made again
 # In place of a size: why a sample's image or target has no bytes in the shard.
 _ABSENT, _SPARSE, _DANGLING = -1, -2, -3

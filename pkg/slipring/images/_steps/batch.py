@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipring._core.codec._codec import AsTensor
-from slipring._core.options.checks import integer, real
+from slipring._core.options.checks import integer
 from slipring.errors import shown
 from slipring.images import _decode
 from slipring.images._steps.base import BatchTransform
+from slipring.images._steps.checks import number
 from slipring.images._steps.combine import RandomChoice
 
 if TYPE_CHECKING:
@@ -65,9 +66,7 @@ class _Mixing(BatchTransform):
     """What MixUp and CutMix share: the share of an image, from a beta distribution, and soft labels."""
 
     def __init__(self, *, alpha: float = 1.0, num_classes: int | None = None) -> None:
-        self.alpha: float = real("alpha", alpha)
-        if not 0 < self.alpha < math.inf:
-            raise ValueError(f"alpha must be above 0, not {shown(alpha)}")
+        self.alpha: float = number("alpha", alpha, math.nextafter(0, 1), math.inf, "a number above 0")
         self.num_classes: int | None = integer("num_classes", num_classes, 1, 1 << 30, optional=True)
 
     def _share(self, draws):

@@ -9,7 +9,7 @@ from slipring._core.options.checks import flag
 from slipring.errors import ImageError, shown
 from slipring.images._render import ops
 from slipring.images._render.view import INTERPOLATIONS, interpolation_name
-from slipring.images._steps.base import RandomStep, Transform, pair, positive_range, probability_of
+from slipring.images._steps.base import OneSize, RandomStep, Transform, pair, positive_range, probability_of
 from slipring.images._steps.checks import RANDOM, fill_of, interpolation_or_random, padding_mode_of, padding_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 
 
-class RandomResizedCrop(Transform):
+class RandomResizedCrop(OneSize):
     """Crop a box of random area and aspect, and scale it to one size: torchvision's usual transform for training.
 
     Parameters
@@ -59,7 +59,7 @@ class RandomResizedCrop(Transform):
         flip: float = 0.5,
         interpolation: InterpolationOrRandom | enum.Enum = "bilinear",
     ) -> None:
-        self.size: tuple[int, int] = pair("size", size)
+        self.size = pair("size", size)
         self.scale: tuple[float, float] = positive_range("scale", scale)
         self.ratio: tuple[float, float] = positive_range("ratio", ratio)
         self.flip: float = probability_of("flip", flip)
@@ -71,9 +71,6 @@ class RandomResizedCrop(Transform):
         recipe.resize(*self.size, name)
         if draws.uniform(0, 1) < self.flip:
             recipe.flip()
-
-    def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
-        return self.size
 
     def __repr__(self) -> str:
         return (
@@ -102,7 +99,7 @@ def random_box(
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-class CenterCrop(Transform):
+class CenterCrop(OneSize):
     """Crop the middle of the image; a smaller image gets a black border.
 
     Parameters
@@ -119,7 +116,7 @@ class CenterCrop(Transform):
     """
 
     def __init__(self, size: int | Sequence[int]) -> None:
-        self.size: tuple[int, int] = pair("size", size)
+        self.size = pair("size", size)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         height, width = self.size
@@ -129,14 +126,11 @@ class CenterCrop(Transform):
         left = -((width - seen_width) // 2) if width > seen_width else round((seen_width - width) / 2.0)
         recipe.crop(top, left, height, width)
 
-    def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
-        return self.size
-
     def __repr__(self) -> str:
         return f"CenterCrop({self.size})"
 
 
-class CoverCrop(Transform):
+class CoverCrop(OneSize):
     """Scale the image, with its aspect, until it covers a size, and crop the excess.
 
     So the result shows as much of the image as the aspect of `size` allows, as Pillow's ``ImageOps.fit`` does.
@@ -169,7 +163,7 @@ class CoverCrop(Transform):
         random: bool = False,
         interpolation: Interpolation | enum.Enum = "bilinear",
     ) -> None:
-        self.size: tuple[int, int] = pair("size", size)
+        self.size = pair("size", size)
         flag("random", random)
         self.random: bool = bool(random)
         self.is_random: bool = self.random
@@ -189,11 +183,8 @@ class CoverCrop(Transform):
             return draws.below(over + 1) if over else 0
         return round(over / 2)
 
-    def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
-        return self.size
 
-
-class RandomCrop(Transform):
+class RandomCrop(OneSize):
     """Crop a box of one size at a random place, after adding a border.
 
     Parameters
@@ -226,7 +217,7 @@ class RandomCrop(Transform):
         fill: float | Sequence[float] | None = 0,
         padding_mode: PaddingMode = "constant",
     ) -> None:
-        self.size: tuple[int, int] = pair("size", size)
+        self.size = pair("size", size)
         self.padding: tuple[int, int, int, int] | None = None if padding is None else padding_of(padding)
         flag("pad_if_needed", pad_if_needed)
         self.pad_if_needed: bool = bool(pad_if_needed)
@@ -256,11 +247,8 @@ class RandomCrop(Transform):
             add_padding(recipe, (left, top, right, bottom), self._mode, self._fill)
             recipe.crop(first, begin, height, width)
 
-    def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
-        return self.size
 
-
-class FixedSizeCrop(Transform):
+class FixedSizeCrop(OneSize):
     """Crop a box of one size at a random place; a smaller image gets a border at the bottom and the right.
 
     The step is from torchvision's reference scripts for detection. One random number places the box in both
@@ -293,7 +281,7 @@ class FixedSizeCrop(Transform):
         fill: float | Sequence[float] | None = 0,
         padding_mode: PaddingMode = "constant",
     ) -> None:
-        self.size: tuple[int, int] = pair("size", size)
+        self.size = pair("size", size)
         self.fill, self._fill = fill, fill_of(fill)
         self.padding_mode, self._mode = padding_mode, padding_mode_of(padding_mode)
 
@@ -309,9 +297,6 @@ class FixedSizeCrop(Transform):
             add_padding(recipe, (0, 0, width - columns, height - rows), self._mode, self._fill)
         if recipe.boxes is not None:
             recipe.boxes.keep((recipe.boxes.xyxy[:, 2:] > recipe.boxes.xyxy[:, :2]).all(1))
-
-    def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
-        return self.size
 
 
 class Pad(Transform):
