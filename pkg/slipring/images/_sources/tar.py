@@ -110,7 +110,7 @@ class Tar(ImageDataset):
         self.image, self.target = image, target
         self._endings = () if target is None else tuple(target.split(";"))
         paths, self._remote = paths_of(shards, storage)
-        self._kept_in = _folder_of(index, self._remote)
+        self._kept_in = folder_of(index, self._remote)
         self._open(paths)
         self._complete()
 
@@ -282,15 +282,6 @@ def paths_of(
     if not paths:
         raise ValueError(f"shards must name at least one shard, not {shown(shards)}")
     return paths, storage
-
-
-def _folder_of(index, remote):
-    """Return the folder of the index files, from `folder_of`."""
-    if remote is not None and isinstance(index, str) and index == "sidecar":
-        raise ValueError(
-            "index='sidecar' keeps an index next to each shard, and these are not here: give a folder, index='/...'"
-        )
-    return folder_of(index)
 
 
 def check_endings(image, target):

@@ -150,13 +150,9 @@ class CutMix(_Mixing):
 
     Examples
     --------
-    >>> from slipring import Loader, images
+    >>> from slipring import images
     >>> mixed = images.CutMix(alpha=1.0, num_classes=2)
     >>> data = images.Folder("train/", images.RandomResizedCrop(24), batch_transform=mixed)
-    >>> with Loader(data, batch_size=2) as loader:
-    ...     pixels, labels = next(iter(loader))
-    ...     print(pixels.shape, labels.shape, labels.dtype)
-    (2, 24, 24, 3) (2, 2) float32
     """
 
     def mix(self, images: Images, targets: NDArray[Any], draws: Draws) -> NDArray[np.float32]:

@@ -67,8 +67,7 @@ class RandomApply(_OfTransforms, RandomStep):
         applied = final_size(self.transforms, size)
         return applied if self.p == 1 or applied == size else size if self.p == 0 else None
 
-    def __repr__(self) -> str:
-        return Transform.__repr__(self)
+    __repr__ = Transform.__repr__
 
 
 class RandomChoice(_OfTransforms):

@@ -158,10 +158,7 @@ class CoverCrop(OneSize):
     resizes: bool = True
 
     def __init__(
-        self,
-        size: int | Sequence[int],
-        random: bool = False,
-        interpolation: Interpolation | enum.Enum = "bilinear",
+        self, size: int | Sequence[int], random: bool = False, interpolation: Interpolation | enum.Enum = "bilinear"
     ) -> None:
         self.size = pair("size", size)
         flag("random", random)

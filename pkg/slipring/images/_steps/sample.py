@@ -101,8 +101,7 @@ class SampleMix(RandomStep):
     needs_parts = True
     combines_samples = True
 
-    def __repr__(self) -> str:
-        return Transform.__repr__(self)
+    __repr__ = Transform.__repr__
 
     @abc.abstractmethod
     def combine(self, sources: MixSources, draws: Draws, mask_fill: int) -> Sample:

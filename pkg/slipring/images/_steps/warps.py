@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from typing import TYPE_CHECKING
 
 from slipring._core.options.checks import flag
@@ -243,14 +244,8 @@ class ElasticTransform(Filling):
         self._set_filling(interpolation, fill)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
-        seed = draws.bits()
-        halves = tuple(_signed(half) for half in (seed & 0xFFFFFFFF, seed >> 32))
+        halves = struct.unpack("<2i", draws.bits().to_bytes(8, "little"))
         recipe.op(ops.ElasticOp(self._drawn_filter(draws), halves, self.alpha, self.sigma, self._fill))
-
-
-def _signed(bits: int) -> int:
-    """Return 32 bits as a signed number."""
-    return bits - (1 << 32) if bits >> 31 else bits
 
 
 class GaussianBlur(Transform):
