@@ -67,7 +67,8 @@ class RandomApply(_OfTransforms, RandomStep):
         applied = final_size(self.transforms, size)
         return applied if self.p == 1 or applied == size else size if self.p == 0 else None
 
-    __repr__ = Transform.__repr__
+    def __repr__(self) -> str:
+        return Transform.__repr__(self)
 
 
 class RandomChoice(_OfTransforms):

@@ -59,7 +59,7 @@ class RandomResizedCrop(OneSize):
         flip: float = 0.5,
         interpolation: InterpolationOrRandom | enum.Enum = "bilinear",
     ) -> None:
-        self.size = pair("size", size)
+        self.size: tuple[int, int] = pair("size", size)
         self.scale: tuple[float, float] = positive_range("scale", scale)
         self.ratio: tuple[float, float] = positive_range("ratio", ratio)
         self.flip: float = probability_of("flip", flip)
@@ -116,7 +116,7 @@ class CenterCrop(OneSize):
     """
 
     def __init__(self, size: int | Sequence[int]) -> None:
-        self.size = pair("size", size)
+        self.size: tuple[int, int] = pair("size", size)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         height, width = self.size
@@ -160,7 +160,7 @@ class CoverCrop(OneSize):
     def __init__(
         self, size: int | Sequence[int], random: bool = False, interpolation: Interpolation | enum.Enum = "bilinear"
     ) -> None:
-        self.size = pair("size", size)
+        self.size: tuple[int, int] = pair("size", size)
         flag("random", random)
         self.random: bool = bool(random)
         self.is_random: bool = self.random
@@ -214,7 +214,7 @@ class RandomCrop(OneSize):
         fill: float | Sequence[float] | None = 0,
         padding_mode: PaddingMode = "constant",
     ) -> None:
-        self.size = pair("size", size)
+        self.size: tuple[int, int] = pair("size", size)
         self.padding: tuple[int, int, int, int] | None = None if padding is None else padding_of(padding)
         flag("pad_if_needed", pad_if_needed)
         self.pad_if_needed: bool = bool(pad_if_needed)
@@ -278,7 +278,7 @@ class FixedSizeCrop(OneSize):
         fill: float | Sequence[float] | None = 0,
         padding_mode: PaddingMode = "constant",
     ) -> None:
-        self.size = pair("size", size)
+        self.size: tuple[int, int] = pair("size", size)
         self.fill, self._fill = fill, fill_of(fill)
         self.padding_mode, self._mode = padding_mode, padding_mode_of(padding_mode)
 

@@ -188,7 +188,8 @@ class RandomZoomOut(RandomStep):
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return size if self.p == 0 or self.side_range[1] == 1 else None
 
-    __repr__ = Transform.__repr__
+    def __repr__(self) -> str:
+        return Transform.__repr__(self)
 
 
 class RandomPhotometricDistort(Transform):

@@ -101,7 +101,8 @@ class SampleMix(RandomStep):
     needs_parts = True
     combines_samples = True
 
-    __repr__ = Transform.__repr__
+    def __repr__(self) -> str:
+        return Transform.__repr__(self)
 
     @abc.abstractmethod
     def combine(self, sources: MixSources, draws: Draws, mask_fill: int) -> Sample:

@@ -261,7 +261,7 @@ class LetterBox(OneSize):
         fill: float | Sequence[float] | None = 114,
         interpolation: Interpolation | enum.Enum = "bilinear",
     ) -> None:
-        self.size = pair("size", size)
+        self.size: tuple[int, int] = pair("size", size)
         self.fill, self._fill = fill, fill_of(fill)
         self.interpolation: Interpolation = interpolation_name(interpolation)
 
