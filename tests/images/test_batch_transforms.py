@@ -168,7 +168,7 @@ def test_a_last_batch_of_one_image_is_mixed_with_itself():
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: images.MixUp(alpha=0), ValueError, "alpha must be above 0"),
+        (lambda: images.MixUp(alpha=0), ValueError, "alpha must be a number above 0"),
         (lambda: photos(batch_transform=images.Resize(3)), TypeError, "batch_transform must be MixUp, CutMix"),
         (lambda: photos(MIXES["mixup"]), TypeError, "which mixes a batch: give batch_transform="),
         (lambda: batches(photos(batch_transform=images.MixUp())), ValueError, "needs num_classes="),

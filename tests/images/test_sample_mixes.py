@@ -244,7 +244,7 @@ def test_copy_paste_needs_boxes_and_masks_of_objects():
         (lambda: images.Mosaic(40, (1.5, 0.5)), ValueError, "center must be"),
         (lambda: images.Mosaic(40, (0, 1)), ValueError, "center must be"),
         (lambda: images.Mosaic(40, fill=300), ValueError, "fill must be"),
-        (lambda: images.SampleMixUp(0), ValueError, "alpha must be above 0"),
+        (lambda: images.SampleMixUp(0), ValueError, "alpha must be a number above 0"),
         (lambda: images.SampleMixUp(fill=(1, 2)), ValueError, "fill must be"),
         (lambda: images.CopyPaste(blending=2), TypeError, "blending must be"),
         (lambda: images.Folder("train/", images.Mosaic(40)), TypeError, "which images.Annotated has"),

@@ -290,7 +290,8 @@ def test_transforms_that_slipring_lacks_are_refused_by_name(transforms, error, t
 @pytest.mark.parametrize("antialias", [True, False, None])
 @pytest.mark.parametrize("name", ["Resize", "RandomResizedCrop"])
 def test_antialias_false_is_refused_because_the_result_would_differ(name, antialias):
-    step = like(name, size=(8, 8), scale=(0.1, 1), ratio=(1, 1), interpolation=Mode.BILINEAR, antialias=antialias)
+    geometry = {"size": (8, 8), "max_size": None, "scale": (0.1, 1), "ratio": (1, 1)}
+    step = like(name, **geometry, interpolation=Mode.BILINEAR, antialias=antialias)
     if antialias is not False:  # None has no effect on a PIL image
         assert len(steps_of(step)) == 1
     for transforms in [[step]] * (antialias is False) + [[PIL_TO_TENSOR, step]] * (not antialias):

@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 _SUFFIX = ".index.npz"
 
 
-def folder_of(index: Any) -> str | None:
-    """Return the folder for index files; "": next to each data file; None: they are not kept."""
+def folder_of(index: Any, remote: Any) -> str | None:
+    """Return the folder for index files; "": next to each data file; None: they are not kept.
+
+    `remote` reads the data files, if they are URLs.
+    """
     if isinstance(index, str) and index in ("memory", "sidecar"):
+        if index == "sidecar" and remote is not None:
+            raise ValueError("index='sidecar' keeps an index next to each file, and these are URLs: give a folder")
         return None if index == "memory" else ""
     if not isinstance(index, (str, os.PathLike)) or (isinstance(index, str) and os.sep not in index):
         raise ValueError(

@@ -122,11 +122,7 @@ class VideoIndex:
 
 def index_of(path: str, index: str | os.PathLike[str], storage: Storage | None = None) -> VideoIndex:
     """Return the index of a file: from its index file, or made now; see `Videos` for `index` and `storage`."""
-    folder = folder_of(index)
-    if storage is not None and folder == "":
-        raise ValueError(
-            "index='sidecar' keeps an index next to each file, and URLs are not here: give a folder, index='/...'"
-        )
+    folder = folder_of(index, storage)
     stamp, status = _stamp_of(path, storage)
     make = functools.partial(_make, path, stamp, storage)
     if folder is None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from slipring._core.options.checks import integer
-from slipring._core.ring._ring import mix
 from slipring._core.ring.sample_marks import failed_at
 from slipring.errors import RemoteError, VideoError, shown
 from slipring.images._render.decode import DecodedImage
@@ -16,7 +13,6 @@ from slipring.images._render.draws import Draws as Draws
 from slipring.images._render.recipe import WrongResult
 from slipring.images._sources.renderer import Renderer
 from slipring.images._steps.base import final_size
-from slipring.images._steps.batch import Images, labels_of
 from slipring.images._steps.batch import as_batch_transform as as_batch_transform
 from slipring.images._steps.outputs import MultiCrop
 
@@ -24,11 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
+    import numpy as np
     from numpy.typing import NDArray
-
-    from slipring.images._steps.base import BatchTransform
-
-_BATCH = 0x4241544348  # keeps the numbers of a batch apart from those of its samples
 
 
 class FrameRenderer:
@@ -93,23 +86,9 @@ class FrameRenderer:
         """Return the arrays of a clip or of a batch in the form, and with the dtypes, that users see."""
         return self._images.shown(self._images.sample_of(arrays))
 
-    def mix(self, transform: BatchTransform, pixels: Any, targets: Any, seed: int) -> Any:
+    def mix(self, transform: Any, pixels: Any, targets: Any, seed: int) -> Any:
         """Mix the clips of a batch in place, all frames of a clip alike; return the mixed targets."""
-        memory = self._images.stored(pixels)
-        if not isinstance(memory, np.ndarray) or memory.dtype != self.storages[0] or memory.ndim != 5:
-            raise ValueError(
-                "batch_transform needs one array of all clips of a batch: the videos have different sizes, or "
-                f"collate_fn changed them, to {shown(pixels)}"
-            )
-        clips = Images(memory, "NHWC", self.dtype)
-        # Height and width come first, as in an image, and the frames are a part of each pixel.
-        clips.pixels = memory.transpose((0, 2, 3, 1, 4) if self._images.layout == "NHWC" else (0, 3, 4, 1, 2))
-        mixed = transform.mix(clips, labels_of(targets, len(memory)), Draws(mix(seed, _BATCH)))
-        if isinstance(pixels, np.ndarray):
-            return mixed
-        import torch
-
-        return torch.from_numpy(mixed)
+        return self._images.mixed(transform, pixels, targets, seed, "clips")
 
 
 def checked_index(index: Any, count: int, what: str) -> int:

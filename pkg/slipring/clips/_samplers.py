@@ -168,10 +168,8 @@ def clips_at_random_indices(
     >>> found.pixels.shape
     (3, 4, 48, 64, 3)
     """
-    spacing = spacing_of(
-        num_frames_per_clip, num_indices_between_frames, None, sampling_range_start, sampling_range_end, policy,
-        _BY_NUMBER,
-    )  # fmt: skip
+    bounds = sampling_range_start, sampling_range_end
+    spacing = spacing_of(num_frames_per_clip, num_indices_between_frames, None, *bounds, policy, _BY_NUMBER)
     return _random(video, spacing, num_clips, seed)
 
 
@@ -197,10 +195,8 @@ def clips_at_regular_indices(
     >>> found.times.tolist()
     [[0.0], [0.5], [1.0]]
     """
-    spacing = spacing_of(
-        num_frames_per_clip, num_indices_between_frames, None, sampling_range_start, sampling_range_end, policy,
-        _BY_NUMBER,
-    )  # fmt: skip
+    bounds = sampling_range_start, sampling_range_end
+    spacing = spacing_of(num_frames_per_clip, num_indices_between_frames, None, *bounds, policy, _BY_NUMBER)
     index = _index(video)
     return _decoded(video, spacing, spacing.regular(index, integer("num_clips", num_clips, 1, _MOST_CLIPS)))
 
@@ -238,9 +234,8 @@ def clips_at_random_timestamps(
     >>> found.pixels.shape
     (1, 5, 48, 64, 3)
     """
-    spacing = spacing_of(
-        num_frames_per_clip, None, seconds_between_frames, sampling_range_start, sampling_range_end, policy, _BY_TIME
-    )
+    bounds = sampling_range_start, sampling_range_end
+    spacing = spacing_of(num_frames_per_clip, None, seconds_between_frames, *bounds, policy, _BY_TIME)
     return _random(video, spacing, num_clips, seed)
 
 
@@ -271,9 +266,8 @@ def clips_at_regular_timestamps(
     >>> found.times.tolist()
     [[0.0], [0.5], [1.0], [1.5]]
     """
-    spacing = spacing_of(
-        num_frames_per_clip, None, seconds_between_frames, sampling_range_start, sampling_range_end, policy, _BY_TIME
-    )
+    bounds = sampling_range_start, sampling_range_end
+    spacing = spacing_of(num_frames_per_clip, None, seconds_between_frames, *bounds, policy, _BY_TIME)
     assert isinstance(spacing, ByTime)
     distance = real("seconds_between_clip_starts", seconds_between_clip_starts)
     if not 0 < distance < math.inf:

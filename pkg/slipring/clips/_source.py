@@ -154,13 +154,12 @@ class _Pieces:
     Attributes
     ----------
     keys : int
-        Keys of the file in the cache: one for each piece, then one for each group, which says that it is complete.
-    entries : int
-        How many of them are used: a group of one piece has no key of its own.
+        Keys of the file in the cache: one for each piece, then one for each group, which says that it is complete. A
+        group of one piece does not use its own.
     """
 
     def __init__(self, index: VideoIndex | None) -> None:
-        self.keys = self.entries = 0
+        self.keys = 0
         if index is None:
             return
         self._begins, self._ends = index.keys, np.append(index.keys[1:], len(index))
@@ -169,7 +168,6 @@ class _Pieces:
         self._firsts = np.cumsum([0, *counts])
         self._count = int(self._firsts[-1])
         self.keys = self._count + len(counts)
-        self.entries = self._count + int((counts > 1).sum())
 
     def of(self, number: int) -> int:
         """Return the piece of a frame."""

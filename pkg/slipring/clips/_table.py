@@ -25,18 +25,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("slipring")
 _SCANS = 16  # files that are read concurrently: FFmpeg releases the GIL
 _FIELDS = (
-    "size",
-    "mtime",
-    "end",
-    "numerator",
-    "denominator",
-    "height",
-    "width",
-    "orientation",
-    "audio",
-    "frames",
-    "keys",
-)
+    "size", "mtime", "end", "numerator", "denominator", "height", "width", "orientation", "audio", "frames", "keys",
+)  # fmt: skip
 
 
 class IndexTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -104,7 +104,8 @@ class Video:
     ) -> None:
         (self.path,), remote = locate("path", file_path("path", path), storage)
         self._index: VideoIndex = index_of(self.path, index, remote)
-        self._files, self._renderer = OpenFiles(1), plain_renderer()
+        self._files = OpenFiles(1)
+        self._renderer = FrameRenderer(None, layout="NHWC", dtype="uint8", mean=None, std=None, max_pixels=MAX_PIXELS)
         self.times = self._index.seconds(self._index.pts)
         self.begin_seconds, self.end_seconds = float(self.times[0]), float(self._index.seconds(self._index.end))
 
@@ -183,18 +184,8 @@ class Video:
         if not found:
             empty = np.empty((*numbers.shape, *self._index.size, 3), np.uint8)
             return Frames(empty, np.empty(numbers.shape))
-        pixels = stacked(self.path, found)
-        return Frames(pixels[inverse.reshape(numbers.shape)], self.times[numbers])
-
-
-def plain_renderer() -> FrameRenderer:
-    """Return the renderer that leaves frames as they are, and upright."""
-    return FrameRenderer(None, layout="NHWC", dtype="uint8", mean=None, std=None, max_pixels=MAX_PIXELS)
-
-
-def stacked(path: str, frames: list[NDArray[Any]]) -> NDArray[Any]:
-    """Return frames as one array; raise VideoError if their sizes differ."""
-    sizes = sorted({frame.shape for frame in frames})
-    if len(sizes) > 1:
-        raise VideoError(f"{path} has frames of the sizes {sizes}: add a transform that gives one size", path=path)
-    return np.stack(frames)
+        sizes = sorted({frame.shape for frame in found})
+        if len(sizes) > 1:
+            wrong = f"{self.path} has frames of the sizes {sizes}: add a transform that gives one size"
+            raise VideoError(wrong, path=self.path)
+        return Frames(np.stack(found)[inverse.reshape(numbers.shape)], self.times[numbers])

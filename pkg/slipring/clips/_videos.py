@@ -182,7 +182,7 @@ class Videos:
     dtype: str
     on_error: Literal["raise", "skip"]
     cache: Cache | None
-    batch_transform: BatchTransform | None
+    batch_transform: BatchTransform | RandomChoice | None
     seeds_samples = True  # for each sample, `fetch_into` draws the same numbers as `__getitem__`
     on_death = "respawn"  # a crash in a codec costs a worker, and no batch
 

@@ -16,7 +16,8 @@ def dtype_name(dtype):
     if isinstance(dtype, (type, np.dtype)):
         name = np.dtype(dtype).name
     else:
-        name = str(dtype).removeprefix("torch.") if _names_a_dtype(dtype) else None
+        names_a_dtype = isinstance(dtype, str) or type(dtype).__module__ == "torch"
+        name = str(dtype).removeprefix("torch.") if names_a_dtype else None
     if name not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {shown(dtype)}")
     return name
@@ -33,10 +34,6 @@ def bfloat16_of_numpy(dtype):
             "dtype='bfloat16' needs torch or ml_dtypes: install one of them, or use 'float32' or 'float16'"
         ) from None
     return np.dtype(ml_dtypes.bfloat16)
-
-
-def _names_a_dtype(dtype):
-    return isinstance(dtype, str) or type(dtype).__module__ == "torch"
 
 
 def table_of(dtype, mean, std):

@@ -114,9 +114,7 @@ class Annotated(IndexedSamples):
     --------
     >>> import numpy as np
     >>> from slipring import Loader, images
-    >>> samples = [
-    ...     {"image": f"train/cat/{n}.jpg", "boxes": [[2, 3, 30, 20]], "labels": [n]} for n in range(2)
-    ... ]
+    >>> samples = [{"image": f"train/cat/{n}.jpg", "boxes": [[2, 3, 30, 20]], "labels": [n]} for n in range(2)]
     >>> data = images.Annotated(samples, [images.Resize((48, 48)), images.RandomHorizontalFlip(p=1)],
     ...                         boxes="boxes", rows="labels")
     >>> with Loader(data, batch_size=2) as loader:
@@ -345,7 +343,8 @@ class Annotated(IndexedSamples):
                 f"{shown(batch)}"
             )
         seed = random.getrandbits(64) if seed is None else seed
-        mixed = [self._mixed(batch[key], batch[self.target], seed) for key in self.images]
+        transform, labels = self.batch_transform, batch[self.target]
+        mixed = [self._renderer.mixed(transform, batch[key], labels, seed) for key in self.images]
         return {**batch, self.target: mixed[0]}
 
     def collate_samples(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -201,8 +201,8 @@ class ImageDataset(IndexedSamples):
             raise ValueError(
                 f"batch_transform needs batches of (images, targets), and collate_fn returned {shown(batch)}"
             )
-        images, targets = batch
-        return images, self._mixed(images, targets, random.getrandbits(64) if seed is None else seed)
+        seed = random.getrandbits(64) if seed is None else seed
+        return batch[0], self._renderer.mixed(self.batch_transform, *batch, seed)
 
     def try_sample(self, index: int | Sized, seed: int) -> tuple[Any, Any] | None:
         """Return (image, target) with the transform's numbers drawn from `seed`, or None to skip the image."""

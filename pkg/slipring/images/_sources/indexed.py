@@ -17,7 +17,6 @@ from slipring._core.codec.samples import one_each
 from slipring._core.options.checks import integer, one_of
 from slipring._core.ring import sample_marks
 from slipring._core.ring._check import from_handler
-from slipring._core.ring._ring import mix
 from slipring._core.ring._slot import READ, at_row, part_begun, spent
 from slipring._core.ring.sample_marks import failed_among, failed_at
 from slipring._core.workers import seeding
@@ -29,7 +28,7 @@ from slipring.images._render.draws import Draws
 from slipring.images._render.recipe import WrongResult
 from slipring.images._sources.sized import renderer_for, renderers_of
 from slipring.images._sources.step_times import StepTimes
-from slipring.images._steps.batch import Images, as_batch_transform, labels_of
+from slipring.images._steps.batch import as_batch_transform
 from slipring.redaction import redacted
 
 if TYPE_CHECKING:
@@ -45,23 +44,13 @@ if TYPE_CHECKING:
     from slipring.images._steps.outputs import SizedTransforms
 
 MAX_SEED = (1 << 64) - 1
-_BATCH = 0x4241544348  # keeps the numbers of a batch apart from those of its samples
 _log = logging.getLogger("slipring")
 # Errors of the system that concern a single file. All others (no descriptor, no memory, a failing disk) concern the
 # machine, and would also occur for the next file.
 OF_THE_FILE = {
-    None,
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ELOOP,
-    errno.EINVAL,
-    errno.ENAMETOOLONG,
-    errno.ENXIO,
-    errno.EOVERFLOW,
-}
+    None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EINVAL,
+    errno.ENAMETOOLONG, errno.ENXIO, errno.EOVERFLOW,
+}  # fmt: skip
 
 
 class OtherFailed(Exception):
@@ -96,7 +85,7 @@ class IndexedSamples(abc.ABC):
         one_of("on_error", on_error, ("raise", "skip"))
         one_of("what", what, ("pixels", "encoded"))
         self.on_error, self.transform = on_error, transform
-        self.batch_transform: BatchTransform | None = as_batch_transform(batch_transform)
+        self.batch_transform: BatchTransform | RandomChoice | None = as_batch_transform(batch_transform)
         if self.batch_transform is None:
             self.finish_batch = None
         self._use(renderers_of(transform, make))
@@ -293,16 +282,6 @@ class IndexedSamples(abc.ABC):
         if not -n <= index < n:
             raise IndexError(f"index {index} is out of range: the dataset has {n} images")
         return index + n if index < 0 else index
-
-    def _mixed(self, images, targets, seed):
-        """Mix the images of a batch in place by `batch_transform`; return the targets."""
-        memory = Images(self._renderer.memory_of(images), self.layout, self.dtype)
-        mixed = self.batch_transform.mix(memory, labels_of(targets, len(memory.memory)), Draws(mix(seed, _BATCH)))
-        if isinstance(images, np.ndarray):
-            return mixed
-        import torch
-
-        return torch.from_numpy(mixed)
 
     def step_times(self, samples: int = 32, seed: int = 0) -> dict[str, float]:
         """Measure in this process how long each step takes.

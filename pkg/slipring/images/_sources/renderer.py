@@ -9,20 +9,24 @@ import numpy as np
 
 from slipring._core.codec._codec import AsTensor
 from slipring._core.options.checks import integer, one_of
+from slipring._core.ring._ring import mix
 from slipring._core.ring._slot import DECODE, part_begun, spent
 from slipring.errors import shown
 from slipring.images._decode import Target
 from slipring.images._render.decode import DecodedImage, EncodedImage, ImageReading, write
+from slipring.images._render.draws import Draws
 from slipring.images._render.recipe import Recipe, scratch
 from slipring.images._render.values import bfloat16_of_numpy, dtype_name, table_of
 from slipring.images._render.view import INTERPOLATIONS, Placement
 from slipring.images._steps.base import UserStep, chain, final_size
+from slipring.images._steps.batch import Images, labels_of
 from slipring.images._steps.outputs import MultiCrop, Patches
 
 if TYPE_CHECKING:
     from slipring.images._steps.base import Transform
 
 _LAYOUTS = ("NHWC", "NCHW")
+_BATCH = 0x4241544348  # keeps the numbers of a batch apart from those of its samples
 _OF_PATCHES = "patches", "patch_coord", "patch_valid"  # the keys of a sample
 
 
@@ -271,15 +275,22 @@ class Renderer:
             return images.view(np.uint16)
         return images
 
-    def memory_of(self, images):
-        """Return `stored` of a batch's images; raise ValueError if they are not one array."""
+    def mixed(self, transform, images, targets, seed, what="images"):
+        """Mix the images or clips of a batch in place by a `BatchTransform`; return the mixed targets."""
         memory = self.stored(images)
-        if not isinstance(memory, np.ndarray) or memory.dtype != self.storage or memory.ndim != 4:
+        axes = 4 if what == "images" else 5
+        if not isinstance(memory, np.ndarray) or memory.dtype != self.storage or memory.ndim != axes:
             raise ValueError(
-                "batch_transform needs one array of all images of a batch: the images have different sizes, or "
-                f"collate_fn changed them, to {shown(images)}"
+                f"batch_transform needs one array of all {what} of a batch: they have different sizes, or collate_fn "
+                f"changed them, to {shown(images)}"
             )
-        return memory
+        batch, labels = Images(memory, self.layout, self.dtype), labels_of(targets, len(memory))
+        mixed = transform.mix(batch, labels, Draws(mix(seed, _BATCH)))
+        if isinstance(images, np.ndarray):
+            return mixed
+        import torch
+
+        return torch.from_numpy(mixed)
 
 
 def _moves_pixels(step):

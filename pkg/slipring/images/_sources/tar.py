@@ -29,16 +29,8 @@ if TYPE_CHECKING:
     from slipring.images._sources.dataset import ImageOptions
     from slipring.images._steps.outputs import SizedTransforms
 
-_RECORD = np.dtype(
-    [
-        ("shard", "i4"),
-        ("ending", "i4"),
-        ("image", "i8"),
-        ("size", "i8"),
-        ("target", "i8"),
-        ("target_size", "i8"),
-    ]
-)
+_WHERE = "image", "size", "target", "target_size"  # offsets in the shard, and sizes
+_RECORD = np.dtype([("shard", "i4"), ("ending", "i4"), *((name, "i8") for name in _WHERE)])
 _VERSION = 2  # of index files; a file of another version is made again
 # In place of a size: why a sample's image or target has no bytes in the shard.
 _ABSENT, _SPARSE, _DANGLING = -1, -2, -3
@@ -118,7 +110,7 @@ class Tar(ImageDataset):
         self.image, self.target = image, target
         self._endings = () if target is None else tuple(target.split(";"))
         paths, self._remote = paths_of(shards, storage)
-        self._kept_in = _folder_of(index, self._remote)
+        self._kept_in = folder_of(index, self._remote)
         self._open(paths)
         self._complete()
 
@@ -290,15 +282,6 @@ def paths_of(
     if not paths:
         raise ValueError(f"shards must name at least one shard, not {shown(shards)}")
     return paths, storage
-
-
-def _folder_of(index, remote):
-    """Return the folder of the index files, from `folder_of`."""
-    if remote is not None and isinstance(index, str) and index == "sidecar":
-        raise ValueError(
-            "index='sidecar' keeps an index next to each shard, and these are not here: give a folder, index='/...'"
-        )
-    return folder_of(index)
 
 
 def check_endings(image, target):

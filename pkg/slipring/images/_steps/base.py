@@ -59,6 +59,15 @@ class Transform(abc.ABC):
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
 
+class OneSize(Transform):
+    """A step whose results have the same size for all images."""
+
+    size: tuple[int, int]
+
+    def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
+        return self.size
+
+
 class BatchTransform(abc.ABC):
     """A transform of a whole batch, for ``batch_transform=``."""
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slipring._core.codec._codec import AsTensor
-from slipring._core.options.checks import integer, real
+from slipring._core.options.checks import integer
 from slipring.errors import shown
 from slipring.images import _decode
 from slipring.images._steps.base import BatchTransform
+from slipring.images._steps.checks import number
 from slipring.images._steps.combine import RandomChoice
 
 if TYPE_CHECKING:
@@ -27,14 +28,14 @@ class Images:
     Parameters
     ----------
     memory : numpy.ndarray
-        Images × the three axes of `layout`, C-contiguous; bfloat16 as uint16.
+        Images, or clips, × the axes of `layout`, C-contiguous; bfloat16 as uint16. Clips have their frames first.
     layout : {'NHWC', 'NCHW'}
     dtype : {'uint8', 'float32', 'float16', 'bfloat16'}
 
     Attributes
     ----------
     pixels : numpy.ndarray
-        A view: images × height × width × 3.
+        A view: images × height × width × the values of a pixel, which are those of all frames of a clip.
     """
 
     memory: NDArray[Any]
@@ -42,7 +43,8 @@ class Images:
 
     def __init__(self, memory: NDArray[Any], layout: str, dtype: str) -> None:
         self.memory, self._type = memory, _decode.TYPES[dtype]
-        self.pixels: NDArray[Any] = memory if layout == "NHWC" else memory.transpose(0, 2, 3, 1)
+        height = memory.ndim - (3 if layout == "NHWC" else 2)
+        self.pixels: NDArray[Any] = np.moveaxis(memory, (height, height + 1), (1, 2))
 
     def mix_with_previous(self, share: float) -> None:
         """Replace each image by ``share`` of it and the rest of the previous one; the last one precedes the first."""
@@ -64,9 +66,7 @@ class _Mixing(BatchTransform):
     """What MixUp and CutMix share: the share of an image, from a beta distribution, and soft labels."""
 
     def __init__(self, *, alpha: float = 1.0, num_classes: int | None = None) -> None:
-        self.alpha: float = real("alpha", alpha)
-        if not 0 < self.alpha < math.inf:
-            raise ValueError(f"alpha must be above 0, not {shown(alpha)}")
+        self.alpha: float = number("alpha", alpha, math.nextafter(0, 1), math.inf, "a number above 0")
         self.num_classes: int | None = integer("num_classes", num_classes, 1, 1 << 30, optional=True)
 
     def _share(self, draws):
@@ -150,13 +150,9 @@ class CutMix(_Mixing):
 
     Examples
     --------
-    >>> from slipring import Loader, images
+    >>> from slipring import images
     >>> mixed = images.CutMix(alpha=1.0, num_classes=2)
     >>> data = images.Folder("train/", images.RandomResizedCrop(24), batch_transform=mixed)
-    >>> with Loader(data, batch_size=2) as loader:
-    ...     pixels, labels = next(iter(loader))
-    ...     print(pixels.shape, labels.shape, labels.dtype)
-    (2, 24, 24, 3) (2, 2) float32
     """
 
     def mix(self, images: Images, targets: NDArray[Any], draws: Draws) -> NDArray[np.float32]:
@@ -169,21 +165,6 @@ class CutMix(_Mixing):
         soft = self._mixed(targets, 1.0 - (right - left) * (bottom - top) / (width * height))
         images.paste_from_previous(top, left, bottom, right)
         return soft
-
-
-class _Choice(BatchTransform):
-    """RandomChoice of batch transforms."""
-
-    def __init__(self, choice: RandomChoice) -> None:
-        self.choice = choice
-        self.parts = [as_batch_transform(part) for part in choice.transforms]
-        self.weights = choice.p or [1.0] * len(self.parts)
-
-    def mix(self, images: Images, targets: NDArray[Any], draws: Draws) -> NDArray[np.float32]:
-        return self.parts[draws.choice(self.weights)].mix(images, targets, draws)
-
-    def __repr__(self) -> str:
-        return repr(self.choice)
 
 
 def labels_of(targets: Any, images: int) -> NDArray[Any]:
@@ -201,12 +182,12 @@ def labels_of(targets: Any, images: int) -> NDArray[Any]:
     return labels
 
 
-def as_batch_transform(transform: Any) -> BatchTransform | None:
+def as_batch_transform(transform: Any) -> BatchTransform | RandomChoice | None:
     """Return the argument ``batch_transform=``; raise TypeError if it cannot be one."""
     if transform is None or isinstance(transform, BatchTransform):
         return transform
-    if isinstance(transform, RandomChoice):
-        return _Choice(transform)
+    if isinstance(transform, RandomChoice) and transform.mixes_batch:
+        return transform
     raise TypeError(
         f"batch_transform must be MixUp, CutMix or RandomChoice of them, not {shown(transform)}: do other things "
         "with a whole batch in collate_fn"

@@ -33,9 +33,7 @@ class ColorJitter(Transform):
     --------
     >>> from slipring import images
     >>> steps = [images.Resize((24, 24)), images.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)]
-    >>> pixels, label = images.Folder("train/", steps)[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", steps)
     """
 
     def __init__(
@@ -117,9 +115,7 @@ class RandomGrayscale(RandomStep):
     Examples
     --------
     >>> from slipring import images
-    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), images.RandomGrayscale(p=0.2)])[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.RandomGrayscale(p=0.2)])
     """
 
     def __init__(self, p: float = 0.1) -> None:
@@ -137,10 +133,7 @@ class RandomSolarize(RandomStep):
     Examples
     --------
     >>> from slipring import images
-    >>> steps = [images.Resize((24, 24)), images.RandomSolarize(threshold=128, p=0.2)]
-    >>> pixels, label = images.Folder("train/", steps)[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.RandomSolarize(threshold=128, p=0.2)])
     """
 
     def __init__(self, threshold: float, p: float = 0.5) -> None:
@@ -157,9 +150,7 @@ class RandomPosterize(RandomStep):
     Examples
     --------
     >>> from slipring import images
-    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), images.RandomPosterize(bits=4)])[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.RandomPosterize(bits=4)])
     """
 
     def __init__(self, bits: int, p: float = 0.5) -> None:
@@ -182,10 +173,7 @@ class RandomAdjustSharpness(RandomStep):
     Examples
     --------
     >>> from slipring import images
-    >>> steps = [images.Resize((24, 24)), images.RandomAdjustSharpness(sharpness_factor=2)]
-    >>> pixels, label = images.Folder("train/", steps)[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.RandomAdjustSharpness(sharpness_factor=2)])
     """
 
     def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
@@ -202,9 +190,7 @@ class RandomAutocontrast(RandomStep):
     Examples
     --------
     >>> from slipring import images
-    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), images.RandomAutocontrast()])[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.RandomAutocontrast()])
     """
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
@@ -217,9 +203,7 @@ class RandomEqualize(RandomStep):
     Examples
     --------
     >>> from slipring import images
-    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), images.RandomEqualize()])[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.RandomEqualize()])
     """
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
@@ -232,9 +216,7 @@ class RandomInvert(RandomStep):
     Examples
     --------
     >>> from slipring import images
-    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), images.RandomInvert()])[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.RandomInvert()])
     """
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
@@ -247,10 +229,7 @@ class RandomChannelPermutation(Transform):
     Examples
     --------
     >>> from slipring import images
-    >>> steps = [images.Resize((24, 24)), images.RandomChannelPermutation()]
-    >>> pixels, label = images.Folder("train/", steps)[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.RandomChannelPermutation()])
     """
 
     is_random: bool = True

@@ -50,9 +50,7 @@ class RandomApply(_OfTransforms, RandomStep):
     --------
     >>> from slipring import images
     >>> blur = images.RandomApply([images.GaussianBlur(5)], p=0.3)
-    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), blur])[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), blur])
     """
 
     def __init__(self, transforms: Sequence[Step], p: float = 0.5) -> None:
@@ -88,9 +86,7 @@ class RandomChoice(_OfTransforms):
     --------
     >>> from slipring import images
     >>> one = images.RandomChoice([images.RandomGrayscale(p=1), images.RandomSolarize(128, p=1)], p=[0.7, 0.3])
-    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), one])[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), one])
     """
 
     transforms: tuple[Transform, ...] | tuple[BatchTransform, ...]
@@ -109,6 +105,10 @@ class RandomChoice(_OfTransforms):
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         self.transforms[draws.choice(self.p)].apply(recipe, draws)
+
+    def mix(self, images: Any, targets: Any, draws: Draws) -> Any:
+        """Mix a batch, if the transforms of the list do so."""
+        return self.transforms[draws.choice(self.p)].mix(images, targets, draws)
 
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         sizes = {step.result_size(size) for step in self.transforms}
@@ -157,9 +157,7 @@ class RandomOrder(_OfTransforms):
     --------
     >>> from slipring import images
     >>> both = images.RandomOrder([images.RandomRotation(15), images.RandomInvert()])
-    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), both])[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), both])
     """
 
     is_random: bool = True

@@ -9,7 +9,7 @@ from slipring._core.options.checks import flag
 from slipring.errors import ImageError, shown
 from slipring.images._render import ops
 from slipring.images._render.view import INTERPOLATIONS, interpolation_name
-from slipring.images._steps.base import RandomStep, Transform, pair, positive_range, probability_of
+from slipring.images._steps.base import OneSize, RandomStep, Transform, pair, positive_range, probability_of
 from slipring.images._steps.checks import RANDOM, fill_of, interpolation_or_random, padding_mode_of, padding_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 
 
-class RandomResizedCrop(Transform):
+class RandomResizedCrop(OneSize):
     """Crop a box of random area and aspect, and scale it to one size: torchvision's usual transform for training.
 
     Parameters
@@ -72,9 +72,6 @@ class RandomResizedCrop(Transform):
         if draws.uniform(0, 1) < self.flip:
             recipe.flip()
 
-    def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
-        return self.size
-
     def __repr__(self) -> str:
         return (
             f"RandomResizedCrop({self.size}, scale={self.scale}, ratio={self.ratio}, flip={self.flip}, "
@@ -102,7 +99,7 @@ def random_box(
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-class CenterCrop(Transform):
+class CenterCrop(OneSize):
     """Crop the middle of the image; a smaller image gets a black border.
 
     Parameters
@@ -129,14 +126,11 @@ class CenterCrop(Transform):
         left = -((width - seen_width) // 2) if width > seen_width else round((seen_width - width) / 2.0)
         recipe.crop(top, left, height, width)
 
-    def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
-        return self.size
-
     def __repr__(self) -> str:
         return f"CenterCrop({self.size})"
 
 
-class CoverCrop(Transform):
+class CoverCrop(OneSize):
     """Scale the image, with its aspect, until it covers a size, and crop the excess.
 
     So the result shows as much of the image as the aspect of `size` allows, as Pillow's ``ImageOps.fit`` does.
@@ -164,10 +158,7 @@ class CoverCrop(Transform):
     resizes: bool = True
 
     def __init__(
-        self,
-        size: int | Sequence[int],
-        random: bool = False,
-        interpolation: Interpolation | enum.Enum = "bilinear",
+        self, size: int | Sequence[int], random: bool = False, interpolation: Interpolation | enum.Enum = "bilinear"
     ) -> None:
         self.size: tuple[int, int] = pair("size", size)
         flag("random", random)
@@ -189,11 +180,8 @@ class CoverCrop(Transform):
             return draws.below(over + 1) if over else 0
         return round(over / 2)
 
-    def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
-        return self.size
 
-
-class RandomCrop(Transform):
+class RandomCrop(OneSize):
     """Crop a box of one size at a random place, after adding a border.
 
     Parameters
@@ -211,9 +199,7 @@ class RandomCrop(Transform):
     Examples
     --------
     >>> from slipring import images
-    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), images.RandomCrop(24, padding=4)])[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.RandomCrop(24, padding=4)])
     """
 
     fill: float | Sequence[float] | None
@@ -258,11 +244,8 @@ class RandomCrop(Transform):
             add_padding(recipe, (left, top, right, bottom), self._mode, self._fill)
             recipe.crop(first, begin, height, width)
 
-    def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
-        return self.size
 
-
-class FixedSizeCrop(Transform):
+class FixedSizeCrop(OneSize):
     """Crop a box of one size at a random place; a smaller image gets a border at the bottom and the right.
 
     The step is from torchvision's reference scripts for detection. One random number places the box in both
@@ -311,9 +294,6 @@ class FixedSizeCrop(Transform):
             add_padding(recipe, (0, 0, width - columns, height - rows), self._mode, self._fill)
         if recipe.boxes is not None:
             recipe.boxes.keep((recipe.boxes.xyxy[:, 2:] > recipe.boxes.xyxy[:, :2]).all(1))
-
-    def result_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
-        return self.size
 
 
 class Pad(Transform):
@@ -375,10 +355,7 @@ class RandomHorizontalFlip(RandomStep):
     Examples
     --------
     >>> from slipring import images
-    >>> steps = [images.Resize((24, 24)), images.RandomHorizontalFlip(p=0.5)]
-    >>> pixels, label = images.Folder("train/", steps)[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.RandomHorizontalFlip(p=0.5)])
     """
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
@@ -391,10 +368,7 @@ class RandomVerticalFlip(RandomStep):
     Examples
     --------
     >>> from slipring import images
-    >>> steps = [images.Resize((24, 24)), images.RandomVerticalFlip(p=0.5)]
-    >>> pixels, label = images.Folder("train/", steps)[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.RandomVerticalFlip(p=0.5)])
     """
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:

@@ -209,9 +209,7 @@ class RandomPhotometricDistort(Transform):
     Examples
     --------
     >>> from slipring import images
-    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), images.RandomPhotometricDistort()])[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.RandomPhotometricDistort()])
     """
 
     def __init__(

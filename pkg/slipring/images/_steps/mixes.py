@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slipring._core.options.checks import flag, real
-from slipring.errors import shown
+from slipring._core.options.checks import flag
 from slipring.images import _decode
 from slipring.images._render import ops
 from slipring.images._render.recipe import Recipe, apply
 from slipring.images._steps.base import Transform, pixels
-from slipring.images._steps.checks import fill_of, sequence
+from slipring.images._steps.checks import fill_of, number, sequence
 from slipring.images._steps.sample import Sample, SampleMix, joined, paint, placed_masks
 
 if TYPE_CHECKING:
@@ -45,9 +44,7 @@ class Mosaic(SampleMix):
     Examples
     --------
     >>> from slipring import images
-    >>> samples = [
-    ...     {"image": f"train/cat/{n}.jpg", "boxes": [[2, 3, 30, 20]], "labels": [n]} for n in range(2)
-    ... ]
+    >>> samples = [{"image": f"train/cat/{n}.jpg", "boxes": [[2, 3, 30, 20]], "labels": [n]} for n in range(2)]
     >>> steps = [images.Mosaic(32), images.RandomHorizontalFlip()]
     >>> data = images.Annotated(samples, steps, boxes="boxes", rows="labels")
     >>> data[0]["image"].shape
@@ -170,9 +167,7 @@ class SampleMixUp(SampleMix):
     Examples
     --------
     >>> from slipring import images
-    >>> samples = [
-    ...     {"image": f"train/cat/{n}.jpg", "boxes": [[2, 3, 30, 20]], "labels": [n]} for n in range(2)
-    ... ]
+    >>> samples = [{"image": f"train/cat/{n}.jpg", "boxes": [[2, 3, 30, 20]], "labels": [n]} for n in range(2)]
     >>> steps = [images.Resize((48, 48)), images.SampleMixUp(p=1)]
     >>> data = images.Annotated(samples, steps, boxes="boxes", rows="labels")
     >>> data[0]["boxes"].shape
@@ -183,9 +178,7 @@ class SampleMixUp(SampleMix):
 
     def __init__(self, alpha: float = 32.0, fill: float | Sequence[float] | None = 114, p: float = 1.0) -> None:
         super().__init__(p)
-        self.alpha: float = real("alpha", alpha)
-        if not 0 < self.alpha < math.inf:
-            raise ValueError(f"alpha must be above 0, not {shown(alpha)}")
+        self.alpha: float = number("alpha", alpha, math.nextafter(0, 1), math.inf, "a number above 0")
         self.fill, self._fill = fill, fill_of(fill)
         self.is_random: bool = self.p > 0
 

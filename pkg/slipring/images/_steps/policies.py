@@ -12,23 +12,19 @@ from typing import TYPE_CHECKING, Any
 from slipring._core.options.checks import flag, integer, one_of
 from slipring.images._render import ops
 from slipring.images._render.ops import add_affine, add_rotation
-from slipring.images._steps.base import Transform
-from slipring.images._steps.checks import fill_of, filter_of, interpolation_or_random, number
+from slipring.images._steps.checks import number
 from slipring.images._steps.policy_tables import AUTO_AUGMENT
+from slipring.images._steps.warps import Filling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from slipring.images._render.draws import Draws
     from slipring.images._render.recipe import Recipe
+    from slipring.images._render.view import InterpolationOrRandom
+    from slipring.images._steps.warps import Fill
 
     Operation = Callable[[Recipe, float, int, Sequence[float]], None]
-    from collections.abc import Sequence
-
-    from slipring.images._render.recipe import Recipe
-    from slipring.images._render.view import InterpolationOrRandom
-
-    Fill = float | Sequence[float] | None
 
 _SINGLE = struct.Struct("f")
 
@@ -103,15 +99,8 @@ _UNSIGNED = {"Identity", "Posterize", "Solarize", "AutoContrast", "Equalize", "I
 class Choice:
     """One operation of a policy: what it does, and how strong it is in each of `count` steps.
 
-    Parameters
-    ----------
-    name : str
-    most : float or None
-        Strength of the last step; the first has 0. None: the operation has no strength.
-    count : int
-        Number of steps.
-    share : float, optional
-        In place of `most`, for moves: the share of the image's width or height.
+    The first step has the strength 0 and the last one `most`; None: the operation has no strength. Moves may have a
+    `share` of the image's width or height in place of `most`.
     """
 
     __slots__ = ("_count", "_signed", "_strengths", "_vertical", "name", "share")
@@ -152,17 +141,11 @@ class Choice:
 def space(
     count: int, most: dict[str, float], moves: tuple[float | None, float | None], posterize: tuple[int, int]
 ) -> dict[str, Choice]:
-    """Return the operations of a policy by name.
+    """Return the operations of a policy by name, with `count` steps of strength.
 
-    Parameters
-    ----------
-    count : int
-        Number of steps of the strengths.
-    most : dict of str to float
-        Largest strength of "Shear", "Rotate" and "Color", which counts for the four colour operations.
-    moves : (pixels or None, share or None)
-        Largest move, in pixels or as a share of the side.
-    posterize : (bits, lost)
+    `most` has the largest strength of "Shear", "Rotate" and "Color", which counts for the four colour operations.
+    `moves` is the largest move, in pixels or as a share of the side. `posterize` has the bits of the first step, and
+    how many the last one has lost.
     """
     made = [Choice("Identity", None, count)]
     made += [Choice(f"Shear{axis}", most["Shear"], count) for axis in "XY"]
@@ -181,20 +164,14 @@ _OTHERS = ["Posterize", "Solarize", "AutoContrast", "Equalize"]
 _MOST_BINS = 1 << 16
 
 
-class _Policy(Transform):
+class _Policy(Filling):
     """A step that draws operations."""
 
-    fill: Fill
     is_random: bool = True
 
-    def __init__(self, interpolation: InterpolationOrRandom | enum.Enum, fill: Fill) -> None:
-        self.interpolation: InterpolationOrRandom = interpolation_or_random(interpolation)
-        self._filter = filter_of(self.interpolation)
-        self.fill, self._fill = fill, fill_of(fill)
-
-    def _perform(self, recipe: Recipe, draws: Draws, choice: Choice, strength: float) -> None:
-        how = draws.below(2) if self._filter is None else self._filter
-        OPERATIONS[choice.name](recipe, strength, how, self._fill)
+    def _perform(self, recipe: Recipe, draws: Draws, choice: Choice, level: int) -> None:
+        strength = choice.strength(recipe, level, draws)
+        OPERATIONS[choice.name](recipe, strength, self._drawn_filter(draws), self._fill)
 
     def __repr__(self) -> str:
         names = inspect.signature(type(self)).parameters
@@ -216,10 +193,7 @@ class TrivialAugmentWide(_Policy):
     Examples
     --------
     >>> from slipring import images
-    >>> steps = [images.RandomResizedCrop(24), images.TrivialAugmentWide()]
-    >>> pixels, label = images.Folder("train/", steps)[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.RandomResizedCrop(24), images.TrivialAugmentWide()])
     """
 
     def __init__(
@@ -228,7 +202,7 @@ class TrivialAugmentWide(_Policy):
         interpolation: InterpolationOrRandom | enum.Enum = "nearest",
         fill: Fill = None,
     ) -> None:
-        super().__init__(interpolation, fill)
+        self._set_filling(interpolation, fill)
         self.num_magnitude_bins: int = integer("num_magnitude_bins", num_magnitude_bins, 2, _MOST_BINS)
         most = {"Shear": 0.99, "Rotate": 135.0, "Color": 0.99}
         known = space(self.num_magnitude_bins, most, (32.0, None), (8, 6))
@@ -237,7 +211,7 @@ class TrivialAugmentWide(_Policy):
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         choice = self._choices[draws.below(14)]
         place = draws.below(self.num_magnitude_bins) if choice.has_strength else 0
-        self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
+        self._perform(recipe, draws, choice, place)
 
 
 class RandAugment(_Policy):
@@ -261,10 +235,7 @@ class RandAugment(_Policy):
     Examples
     --------
     >>> from slipring import images
-    >>> steps = [images.RandomResizedCrop(24), images.RandAugment(num_ops=2, magnitude=9)]
-    >>> pixels, label = images.Folder("train/", steps)[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.RandomResizedCrop(24), images.RandAugment(num_ops=2, magnitude=9)])
     """
 
     def __init__(
@@ -275,7 +246,7 @@ class RandAugment(_Policy):
         interpolation: InterpolationOrRandom | enum.Enum = "nearest",
         fill: Fill = None,
     ) -> None:
-        super().__init__(interpolation, fill)
+        self._set_filling(interpolation, fill)
         self.num_ops: int = integer("num_ops", num_ops, 0, 1 << 10)
         self.num_magnitude_bins: int = integer("num_magnitude_bins", num_magnitude_bins, 2, _MOST_BINS)
         self.magnitude: int = integer("magnitude", magnitude, 0, self.num_magnitude_bins - 1)
@@ -285,7 +256,7 @@ class RandAugment(_Policy):
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         for _ in range(self.num_ops):
             choice = self._choices[draws.below(14)]
-            self._perform(recipe, draws, choice, choice.strength(recipe, self.magnitude, draws))
+            self._perform(recipe, draws, choice, self.magnitude)
 
 
 class AutoAugment(_Policy):
@@ -305,10 +276,7 @@ class AutoAugment(_Policy):
     Examples
     --------
     >>> from slipring import images
-    >>> steps = [images.RandomResizedCrop(24), images.AutoAugment("imagenet")]
-    >>> pixels, label = images.Folder("train/", steps)[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.RandomResizedCrop(24), images.AutoAugment("imagenet")])
     """
 
     def __init__(
@@ -317,7 +285,7 @@ class AutoAugment(_Policy):
         interpolation: InterpolationOrRandom | enum.Enum = "nearest",
         fill: Fill = None,
     ) -> None:
-        super().__init__(interpolation, fill)
+        self._set_filling(interpolation, fill)
         name = policy.value if isinstance(policy, enum.Enum) else policy
         one_of("policy", name, tuple(AUTO_AUGMENT))
         self.policy: str = name
@@ -330,7 +298,7 @@ class AutoAugment(_Policy):
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         for choice, probability, place in self._pairs[draws.below(len(self._pairs))]:
             if draws.chance(probability):
-                self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
+                self._perform(recipe, draws, choice, place)
 
 
 class AugMix(_Policy):
@@ -357,9 +325,7 @@ class AugMix(_Policy):
     Examples
     --------
     >>> from slipring import images
-    >>> pixels, label = images.Folder("train/", [images.RandomResizedCrop(24), images.AugMix()])[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.RandomResizedCrop(24), images.AugMix()])
     """
 
     def __init__(
@@ -372,7 +338,7 @@ class AugMix(_Policy):
         interpolation: InterpolationOrRandom | enum.Enum = "bilinear",
         fill: Fill = None,
     ) -> None:
-        super().__init__(interpolation, fill)
+        self._set_filling(interpolation, fill)
         self.severity: int = integer("severity", severity, 1, 10)
         self.mixture_width: int = integer("mixture_width", mixture_width, 1, 1 << 10)
         self.chain_depth: int = integer("chain_depth", chain_depth, -1, 1 << 10)
@@ -391,7 +357,7 @@ class AugMix(_Policy):
     def _add(self, recipe, draws):
         choice = self._choices[draws.below(len(self._choices))]
         place = draws.below(self.severity) if choice.has_strength else 0
-        self._perform(recipe, draws, choice, choice.strength(recipe, place, draws))
+        self._perform(recipe, draws, choice, place)
 
 
 def add_mix(

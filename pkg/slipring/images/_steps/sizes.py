@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from slipring.errors import shown
 from slipring.images._render.view import interpolation_name
-from slipring.images._steps.base import Transform, pair, pixels, positive_range
+from slipring.images._steps.base import OneSize, Transform, pair, pixels, positive_range
 from slipring.images._steps.checks import fill_of
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class RandomResize(Transform):
         return None if size is None or self.is_random else size_of_shorter(*size, self.min_size)
 
 
-class LetterBox(Transform):
+class LetterBox(OneSize):
     """Scale the image to fit a size, with its aspect, and fill the rest equally on both sides, as YOLO does.
 
     If an odd number of pixels is missing, the bottom or the right gets one more.
@@ -271,6 +271,3 @@ class LetterBox(Transform):
         rows, columns = max(1, round(recipe.height * ratio)), max(1, round(recipe.width * ratio))
         recipe.resize(rows, columns, self.interpolation)
         recipe.crop(-((height - rows) // 2), -((width - columns) // 2), height, width, self._fill)
-
-    def result_size(self, size: Size | None) -> Size:
-        return self.size

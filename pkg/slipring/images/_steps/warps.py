@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
+import struct
 from typing import TYPE_CHECKING
 
 from slipring._core.options.checks import flag
 from slipring.errors import shown
 from slipring.images._render import ops
-from slipring.images._render.ops import (
-    add_affine,
-    add_rotation,
-    inverse_affine,
-    perspective_coefficients,
-)
+from slipring.images._render.ops import add_affine, add_rotation, inverse_affine, perspective_coefficients
 from slipring.images._steps.base import RandomStep, Transform
 from slipring.images._steps.checks import (
     angles,
@@ -39,7 +35,22 @@ if TYPE_CHECKING:
     Fill = float | Sequence[float] | None
 
 
-class RandomAffine(Transform):
+class Filling(Transform):
+    """A step that interpolates between pixels, and fills the parts of the result that show no part of the image."""
+
+    fill: Fill
+    interpolation: InterpolationOrRandom
+
+    def _set_filling(self, interpolation: InterpolationOrRandom | enum.Enum, fill: Fill) -> None:
+        self.interpolation = interpolation_or_random(interpolation)
+        self._filter = filter_of(self.interpolation)
+        self.fill, self._fill = fill, fill_of(fill)
+
+    def _drawn_filter(self, draws):
+        return draws.below(2) if self._filter is None else self._filter
+
+
+class RandomAffine(Filling):
     """Turn, move, scale and shear the image by amounts that are drawn uniformly; its size stays.
 
     Parameters
@@ -64,14 +75,11 @@ class RandomAffine(Transform):
     --------
     >>> from slipring import images
     >>> steps = [images.Resize((24, 24)), images.RandomAffine(degrees=10, translate=(0.1, 0.1), scale=(0.9, 1.1))]
-    >>> pixels, label = images.Folder("train/", steps)[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", steps)
     """
 
     translate: tuple[float, ...] | None
     scale: tuple[float, float] | None
-    fill: Fill
     is_random: bool = True
 
     def __init__(
@@ -96,9 +104,7 @@ class RandomAffine(Transform):
             what = "two numbers above 0, the smaller first, or None"
             self.scale = span("scale", scale, math.nextafter(0, 1), math.inf, what)
         self.shear: tuple[float, ...] | None = None if shear is None else angles("shear", shear, (2, 4))
-        self.interpolation: InterpolationOrRandom = interpolation_or_random(interpolation)
-        self._filter = filter_of(self.interpolation)
-        self.fill, self._fill = fill, fill_of(fill)
+        self._set_filling(interpolation, fill)
         self.center: tuple[float, float] | None = center_of(center)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
@@ -115,11 +121,11 @@ class RandomAffine(Transform):
             if len(self.shear) == 4:
                 shear_y = draws.uniform(*self.shear[2:])
         center = (width * 0.5, height * 0.5) if self.center is None else self.center
-        how = draws.below(2) if self._filter is None else self._filter
-        add_affine(recipe, inverse_affine(center, angle, (x, y), scale, (shear_x, shear_y)), how, self._fill)
+        matrix = inverse_affine(center, angle, (x, y), scale, (shear_x, shear_y))
+        add_affine(recipe, matrix, self._drawn_filter(draws), self._fill)
 
 
-class RandomRotation(Transform):
+class RandomRotation(Filling):
     """Turn the image by an angle that is drawn uniformly.
 
     Parameters
@@ -135,12 +141,8 @@ class RandomRotation(Transform):
     --------
     >>> from slipring import images
     >>> steps = [images.Resize((24, 24)), images.RandomRotation(degrees=15, interpolation="bilinear")]
-    >>> pixels, label = images.Folder("train/", steps)[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", steps)
     """
-
-    fill: Fill
 
     def __init__(
         self,
@@ -151,24 +153,21 @@ class RandomRotation(Transform):
         fill: Fill = 0,
     ) -> None:
         self.degrees: tuple[float, ...] = angles("degrees", degrees)
-        self.interpolation: InterpolationOrRandom = interpolation_or_random(interpolation)
-        self._filter = filter_of(self.interpolation)
+        self._set_filling(interpolation, fill)
         flag("expand", expand)
         self.expand: bool = bool(expand)
         self.center: tuple[float, float] | None = center_of(center)
-        self.fill, self._fill = fill, fill_of(fill)
         self.is_random: bool = self.degrees[0] < self.degrees[1] or self._filter is None
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         angle = draws.uniform(*self.degrees)
-        how = draws.below(2) if self._filter is None else self._filter
-        add_rotation(recipe, angle, how, self.expand, self.center, self._fill)
+        add_rotation(recipe, angle, self._drawn_filter(draws), self.expand, self.center, self._fill)
 
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return None if self.expand else size
 
 
-class RandomPerspective(RandomStep):
+class RandomPerspective(Filling, RandomStep):
     """Distort the image as if it were seen from the side, with probability `p`; its size stays.
 
     Parameters
@@ -182,13 +181,8 @@ class RandomPerspective(RandomStep):
     Examples
     --------
     >>> from slipring import images
-    >>> steps = [images.Resize((24, 24)), images.RandomPerspective(distortion_scale=0.5, p=1)]
-    >>> pixels, label = images.Folder("train/", steps)[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.RandomPerspective(distortion_scale=0.5, p=1)])
     """
-
-    fill: Fill
 
     def __init__(
         self,
@@ -200,9 +194,7 @@ class RandomPerspective(RandomStep):
         super().__init__(p)
         self.is_random: bool = self.p > 0
         self.distortion_scale: float = number("distortion_scale", distortion_scale, 0, 1, "a number from 0 to 1")
-        self.interpolation: InterpolationOrRandom = interpolation_or_random(interpolation)
-        self._filter = filter_of(self.interpolation)
-        self.fill, self._fill = fill, fill_of(fill)
+        self._set_filling(interpolation, fill)
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
         height, width = recipe.height, recipe.width
@@ -217,11 +209,10 @@ class RandomPerspective(RandomStep):
             (below(columns), bottom + below(rows)),
         ]
         start = (0, 0), (width - 1, 0), (width - 1, height - 1), (0, height - 1)
-        how = below(2) if self._filter is None else self._filter
-        recipe.op(ops.PerspectiveOp(how, perspective_coefficients(start, end), self._fill))
+        recipe.op(ops.PerspectiveOp(self._drawn_filter(draws), perspective_coefficients(start, end), self._fill))
 
 
-class ElasticTransform(Transform):
+class ElasticTransform(Filling):
     """Move each pixel by a random amount that changes smoothly over the image, as if it were seen through water.
 
     Parameters
@@ -236,12 +227,9 @@ class ElasticTransform(Transform):
     Examples
     --------
     >>> from slipring import images
-    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), images.ElasticTransform(alpha=30.0)])[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.ElasticTransform(alpha=30.0)])
     """
 
-    fill: Fill
     is_random: bool = True
 
     def __init__(
@@ -253,20 +241,11 @@ class ElasticTransform(Transform):
     ) -> None:
         self.alpha: tuple[float, float] = one_or_two("alpha", alpha)
         self.sigma: tuple[float, float] = one_or_two("sigma", sigma, 0)
-        self.interpolation: InterpolationOrRandom = interpolation_or_random(interpolation)
-        self._filter = filter_of(self.interpolation)
-        self.fill, self._fill = fill, fill_of(fill)
+        self._set_filling(interpolation, fill)
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
-        seed = draws.bits()
-        how = draws.below(2) if self._filter is None else self._filter
-        halves = tuple(_signed(half) for half in (seed & 0xFFFFFFFF, seed >> 32))
-        recipe.op(ops.ElasticOp(how, halves, self.alpha, self.sigma, self._fill))
-
-
-def _signed(bits: int) -> int:
-    """Return 32 bits as a signed number."""
-    return bits - (1 << 32) if bits >> 31 else bits
+        halves = struct.unpack("<2i", draws.bits().to_bytes(8, "little"))
+        recipe.op(ops.ElasticOp(self._drawn_filter(draws), halves, self.alpha, self.sigma, self._fill))
 
 
 class GaussianBlur(Transform):
@@ -286,9 +265,7 @@ class GaussianBlur(Transform):
     Examples
     --------
     >>> from slipring import images
-    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), images.GaussianBlur(kernel_size=5)])[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.GaussianBlur(kernel_size=5)])
     """
 
     def __init__(self, kernel_size: int | Sequence[int], sigma: float | Sequence[float] = (0.1, 2.0)) -> None:
@@ -317,9 +294,7 @@ class PILGaussianBlur(RandomStep):
     Examples
     --------
     >>> from slipring import images
-    >>> pixels, label = images.Folder("train/", [images.Resize((24, 24)), images.PILGaussianBlur()])[0]
-    >>> pixels.shape
-    (24, 24, 3)
+    >>> data = images.Folder("train/", [images.Resize((24, 24)), images.PILGaussianBlur()])
     """
 
     def __init__(self, radius: float | Sequence[float] = (0.1, 2.0), p: float = 0.5) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from slipring.errors import shown
 from slipring.images._steps import color
-from slipring.images._steps.checks import RANDOM
 from slipring.images._steps.color import RandomErasing
 from slipring.images._steps.combine import RandomApply, RandomChoice, RandomOrder
 from slipring.images._steps.crops import (
@@ -37,11 +36,11 @@ PIL, TENSOR, IMAGE = "PIL.Image.Image", "torch.Tensor", "torchvision.tv_tensors.
 _POLICY = "interpolation", "fill"
 
 
-def _same(kind: Any, *names: str) -> Translate:
-    """Return the translation of a class whose arguments have slipring's names."""
+def _same(kind: Any, *names: str, moves: bool = False, **more: Any) -> Translate:
+    """Return the translation of a class whose arguments have slipring's names; `moves` as in `Translation.append`."""
 
     def translate(made: Translation, step: Any) -> None:
-        made.append(step, made.make(step, kind, names))
+        made.append(step, made.make(step, kind, names, **more), moves=moves)
 
     return translate
 
@@ -56,21 +55,6 @@ def _warp(kind: Any, *names: str) -> Translate:
     return translate
 
 
-def _resizing(kind: Any, *names: str) -> Translate:
-    """Return the translation of a class that scales."""
-
-    def translate(made: Translation, step: Any) -> None:
-        how = made.interpolation(step, step.interpolation, resizes=True)
-        arguments = {name: made.argument(step, name) for name in names}
-        made.append(step, made.build(step, kind, interpolation=how, **arguments))
-
-    return translate
-
-
-def _flip(kind: Any) -> Translate:
-    return lambda made, step: made.append(step, kind(step.p), moves=True)
-
-
 def _all(made: Translation, step: Any) -> None:
     for one in getattr(step, "transforms", step):  # torch's Sequential is iterable itself
         made.add(one)
@@ -80,7 +64,7 @@ def _nothing(made: Translation, step: Any) -> None:
     """Translate a transform without effect on images of uint8 in RGB."""
 
 
-def _size_of(size: Any) -> Any:
+def size_of(size: Any) -> Any:
     """Return a size in slipring's form: torchvision may have a single number in a list."""
     if isinstance(size, (tuple, list)):
         size = tuple(size)
@@ -88,23 +72,8 @@ def _size_of(size: Any) -> Any:
     return size
 
 
-def _resize(made: Translation, step: Any) -> None:
-    how = made.interpolation(step, step.interpolation, resizes=True)
-    arguments = {"size": _size_of(step.size), "max_size": getattr(step, "max_size", None)}
-    made.append(step, made.build(step, Resize, interpolation=how, **arguments))
-
-
-def _center_crop(made: Translation, step: Any) -> None:
-    made.append(step, made.build(step, CenterCrop, size=_size_of(step.size)), moves=True)
-
-
-def _crop_and_scale(made: Translation, step: Any, how: str) -> None:
-    arguments = {"size": _size_of(step.size), "scale": step.scale, "ratio": step.ratio, "interpolation": how}
-    made.append(step, made.build(step, RandomResizedCrop, flip=0, **arguments))
-
-
-def _random_resized_crop(made: Translation, step: Any) -> None:
-    _crop_and_scale(made, step, made.interpolation(step, step.interpolation, resizes=True))
+_center_crop = _same(CenterCrop, "size", moves=True)
+_random_resized_crop = _same(RandomResizedCrop, "interpolation", "size", "scale", "ratio", flip=0)
 
 
 def _pad(made: Translation, step: Any) -> None:
@@ -120,8 +89,7 @@ def _random_crop(made: Translation, step: Any) -> None:
     if isinstance(padding, tuple) and len(padding) == 4 and hasattr(step, "_fill"):
         left, right, top, bottom = padding  # the order in which v2 keeps them
         padding = left, top, right, bottom
-    arguments = {name: made.argument(step, name) for name in ("pad_if_needed", "fill", "padding_mode")}
-    crop = made.build(step, RandomCrop, size=_size_of(step.size), padding=padding, **arguments)
+    crop = made.make(step, RandomCrop, ("size", "pad_if_needed", "fill", "padding_mode"), padding=padding)
     if crop.padding_mode == "constant" and (crop.padding is not None or crop.pad_if_needed):
         made.parts.add_fill(step)
     made.append(step, crop, moves=_is_black(crop))
@@ -141,8 +109,7 @@ def _zoom_out(made: Translation, step: Any) -> None:
 
 def _iou_crop(made: Translation, step: Any) -> None:
     names = "min_scale", "max_scale", "min_aspect_ratio", "max_aspect_ratio", "trials"
-    arguments = {name: made.argument(step, name) for name in names}
-    crop = made.build(step, RandomIoUCrop, sampler_options=made.argument(step, "options"), **arguments)
+    crop = made.make(step, RandomIoUCrop, names, sampler_options=made.argument(step, "options"))
     made.append(step, crop, moves=True)
 
 
@@ -180,7 +147,7 @@ def _random_order(made: Translation, step: Any) -> None:
 
 
 def _random_erasing(made: Translation, step: Any) -> None:
-    value = "random" if step.value is None else _size_of(step.value)  # v2 has a number in a list
+    value = "random" if step.value is None else size_of(step.value)  # v2 has a number in a list
     arguments = {"p": step.p, "scale": tuple(step.scale), "ratio": tuple(step.ratio), "value": value}
     made.erase(step, made.build(step, RandomErasing, **arguments))
 
@@ -205,8 +172,8 @@ def _to_pil(made: Translation, step: Any) -> None:
 def _classification(made: Translation, step: Any) -> None:
     """Translate what the weights of torchvision's models have as transforms."""
     how = made.interpolation(step, step.interpolation, resizes=True)
-    made.append(step, made.build(step, Resize, size=_size_of(step.resize_size), interpolation=how))
-    made.append(step, made.build(step, CenterCrop, size=_size_of(step.crop_size)))
+    made.append(step, made.build(step, Resize, size=size_of(step.resize_size), interpolation=how))
+    made.append(step, made.build(step, CenterCrop, size=size_of(step.crop_size)))
     made.to_tensor(TENSOR)
     made.convert("float32", scale=True)
     made.normalize(step, step.mean, step.std)
@@ -218,11 +185,11 @@ _TORCHVISIONS: dict[str, Translate] = {
     "Identity": _nothing,
     "RGB": _nothing,
     "ImageClassification": _classification,
-    "Resize": _resize,
+    "Resize": _same(Resize, "interpolation", "size", "max_size"),
     "CenterCrop": _center_crop,
     "RandomResizedCrop": _random_resized_crop,
-    "RandomHorizontalFlip": _flip(RandomHorizontalFlip),
-    "RandomVerticalFlip": _flip(RandomVerticalFlip),
+    "RandomHorizontalFlip": _same(RandomHorizontalFlip, "p", moves=True),
+    "RandomVerticalFlip": _same(RandomVerticalFlip, "p", moves=True),
     "RandomCrop": _random_crop,
     "Pad": _pad,
     "ColorJitter": _color_jitter,
@@ -243,9 +210,9 @@ _TORCHVISIONS: dict[str, Translate] = {
     "RandomIoUCrop": _iou_crop,
     "RandomZoomOut": _zoom_out,
     "RandomPhotometricDistort": _same(RandomPhotometricDistort, "brightness", "contrast", "saturation", "hue", "p"),
-    "ScaleJitter": _resizing(ScaleJitter, "target_size", "scale_range"),
-    "RandomShortestSize": _resizing(RandomShortestSize, "min_size", "max_size"),
-    "RandomResize": _resizing(RandomResize, "min_size", "max_size"),
+    "ScaleJitter": _same(ScaleJitter, "interpolation", "target_size", "scale_range"),
+    "RandomShortestSize": _same(RandomShortestSize, "interpolation", "min_size", "max_size"),
+    "RandomResize": _same(RandomResize, "interpolation", "min_size", "max_size"),
     "SanitizeBoundingBoxes": lambda made, step: made.parts.sanitize_boxes(step),
     "ConvertBoundingBoxFormat": lambda made, step: made.parts.convert_boxes(step),
     "ClampBoundingBoxes": _nothing,  # `Annotated` clamps boxes after each step
@@ -269,22 +236,6 @@ _TORCHVISIONS: dict[str, Translate] = {
 
 
 # ---- timm's
-
-
-def _interpolation(made: Translation, step: Any, value: Any) -> str:
-    """Return the name of an interpolation; timm has a tuple of two for a random one."""
-    if not isinstance(value, (tuple, list)):
-        return made.interpolation(step, value)
-    names = {made.interpolation(step, one) for one in value}
-    if names != {"bilinear", "bicubic"}:
-        raise ValueError(
-            f"{type(step).__name__} draws one of {', '.join(sorted(names))}; slipring draws one of bilinear and bicubic"
-        )
-    return RANDOM
-
-
-def _timms_crop(made: Translation, step: Any) -> None:
-    _crop_and_scale(made, step, _interpolation(made, step, step.interpolation))
 
 
 def _center_crop_or_pad(made: Translation, step: Any) -> None:
@@ -322,7 +273,7 @@ def _op(made: Translation, op: Any) -> tuple[str, float, float, dict[str, Any]]:
     settings = {name: op.hparams[name] for name in ("translate_const", "translate_pct") if name in op.hparams}
     settings["magnitude_std"], settings["magnitude_max"] = op.magnitude_std, op.magnitude_max
     settings["img_mean"] = op.kwargs["fillcolor"]
-    settings["interpolation"] = _interpolation(made, op, op.kwargs["resample"])
+    settings["interpolation"] = made.interpolation(op, op.kwargs["resample"])
     return op.name, op.prob, op.magnitude, settings
 
 
@@ -347,18 +298,12 @@ def _to_float(made: Translation, step: Any) -> None:
     made.convert(step.dtype, scale=False)
 
 
-def _maybe_to_tensor(made: Translation, step: Any) -> None:
-    if made.kind == PIL:
-        made.to_tensor(TENSOR, "float32")
-
-
-def _maybe_pil_to_tensor(made: Translation, step: Any) -> None:
-    if made.kind == PIL:
-        made.to_tensor(TENSOR)
+def _maybe_to_tensor(dtype: str) -> Translate:
+    return lambda made, step: made.to_tensor(TENSOR, dtype) if made.kind == PIL else None
 
 
 _TIMMS: dict[str, Translate] = {
-    "RandomResizedCropAndInterpolation": _timms_crop,
+    "RandomResizedCropAndInterpolation": _random_resized_crop,
     "CenterCropOrPad": _center_crop_or_pad,
     "RandAugment": _rand_augment,
     "AutoAugment": _auto_augment,
@@ -366,8 +311,8 @@ _TIMMS: dict[str, Translate] = {
     "RandomErasing": _timms_erasing,
     "ToTensor": _to_float,
     "ToNumpy": lambda made, step: made.to_tensor(TENSOR),
-    "MaybeToTensor": _maybe_to_tensor,
-    "MaybePILToTensor": _maybe_pil_to_tensor,
+    "MaybeToTensor": _maybe_to_tensor("float32"),
+    "MaybePILToTensor": _maybe_to_tensor("uint8"),
 }
 
 _V2 = "torchvision.transforms.v2", "torchvision.transforms._presets", "torch.nn"

@@ -19,8 +19,9 @@ from slipring.images._render.recipe import WrongResult
 from slipring.images._render.values import DTYPES
 from slipring.images._render.view import INTERPOLATIONS
 from slipring.images._sources.stored_parts import FORMATS
+from slipring.images._steps.checks import RANDOM
 from slipring.images._steps.color import RandomErasing
-from slipring.images._translate.classes import IMAGE, LIBRARIES, PIL
+from slipring.images._translate.classes import IMAGE, LIBRARIES, PIL, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -232,9 +233,10 @@ class Translation:
         if getattr(made, "p", None) != 0:
             self.steps.append(made)
 
-    def make(self, step: Any, kind: Any, names: Iterable[str]) -> Any:
-        """Return a step of class `kind`, whose arguments are these attributes of `step`."""
-        return self.build(step, kind, **{name: self.argument(step, name) for name in names})
+    def make(self, step: Any, kind: Any, names: Iterable[str], **more: Any) -> Any:
+        """Return a step of class `kind`, whose arguments are these attributes of `step`, and others."""
+        found = {name: self.argument(step, name, resizes=kind.resizes) for name in names}
+        return self.build(step, kind, **found, **more)
 
     def build(self, step: Any, kind: Any, **arguments: Any) -> Any:
         """Return a step of class `kind`; errors name the class of `step`."""
@@ -243,17 +245,25 @@ class Translation:
         except (TypeError, ValueError) as error:
             raise type(error)(f"{type(step).__name__}: {error}") from None
 
-    def argument(self, step: Any, name: str) -> Any:
+    def argument(self, step: Any, name: str, *, resizes: bool = False) -> Any:
         """Return an attribute of `step` in the form that slipring takes."""
-        if name == "interpolation":
-            return self.interpolation(step, step.interpolation)
         value = getattr(step, name)
+        if name == "interpolation":
+            return self.interpolation(step, value, resizes=resizes)
+        if name == "size":
+            return size_of(value)
         if isinstance(value, dict):
             value = self.of_image(step, name, value)
         return tuple(value) if isinstance(value, list) else value
 
     def interpolation(self, step: Any, value: Any, *, resizes: bool = False) -> str:
         """Return the name of an interpolation; `resizes`: `step` may have ``antialias=False``, which is refused."""
+        if isinstance(value, (tuple, list)):  # timm's random one
+            names = {self.interpolation(step, one, resizes=resizes) for one in value}
+            if names != {"bilinear", "bicubic"}:
+                drawn = ", ".join(sorted(names))
+                raise ValueError(f"{type(step).__name__} draws one of {drawn}; slipring one of bilinear and bicubic")
+            return RANDOM
         name = getattr(value, "value", value)  # of an enumeration's member
         name = _PILLOWS.get(name, name)
         name = "nearest" if name == "nearest-exact" else name
