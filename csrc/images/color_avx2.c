@@ -417,11 +417,11 @@ AVX2 static void hue(uint8_t *data, size_t n, uint8_t shift)
 /* A vector has five pixels and one byte, which stays and belongs to the next vector. */
 AVX2 static void permute(uint8_t *data, size_t n, const int32_t from[3])
 {
-    uint8_t places[16];
+    uint8_t shuffle[16];
     for (int i = 0; i < 15; i++)
-        places[i] = (uint8_t)(i / 3 * 3 + from[i % 3]);
-    places[15] = 15;
-    __m128i order = _mm_loadu_si128((const __m128i *)places);
+        shuffle[i] = (uint8_t)(i / 3 * 3 + from[i % 3]);
+    shuffle[15] = 15;
+    __m128i order = _mm_loadu_si128((const __m128i *)shuffle);
     for (size_t i = 0; i < 3 * n; i += 15) {
         __m128i *at = (__m128i *)(data + i);
         _mm_storeu_si128(at, _mm_shuffle_epi8(_mm_loadu_si128(at), order));

@@ -105,7 +105,7 @@ AVX2 static inline __m256i two8(const uint8_t *a, const uint8_t *b)
     return _mm256_inserti128_si256(both, _mm_loadl_epi64((const __m128i *)b), 1);
 }
 
-/* r, g, b of a pixel (the fourth place is unused), for two rows at once. */
+/* r, g, b of a pixel (the fourth lane is unused), for two rows at once. */
 AVX2 static inline __m256i sum16(const int16_t *a, const int16_t *b, const int16_t *weights, int taps)
 {
     const __m256i order = _mm256_broadcastsi128_si256(
@@ -182,7 +182,7 @@ AVX2 static void across8(const uint8_t *a, const uint8_t *b, const sr_axis *axis
     }
 }
 
-/* One colour of 16 pixels: its bytes of three registers of 16, each shuffled to their places. */
+/* One colour of 16 pixels: its bytes of three registers of 16, each shuffled to their lanes. */
 AVX2 static inline __m128i colour(const __m128i *parts, __m128i first, __m128i second, __m128i third)
 {
     return _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(parts[0], first), _mm_shuffle_epi8(parts[1], second)),

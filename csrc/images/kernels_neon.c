@@ -81,7 +81,7 @@ INLINE void down16_block(const int16_t *rows, size_t stride, const int16_t *weig
 DOWN(down8, uint8_t, int16_t)
 DOWN(down16, int16_t, uint8_t)
 
-/* r, g, b of a pixel (the fourth place is useless) for two rows. */
+/* r, g, b of a pixel (the fourth lane is useless) for two rows. */
 INLINE void sum8(const uint8_t *a, const uint8_t *b, const int16_t *weights, int taps, int32x4_t *to_a, int32x4_t *to_b)
 {
     const uint8x16_t order = {0, 255, 1, 255, 2, 255, 255, 255, 3, 255, 4, 255, 5, 255, 255, 255};

@@ -8,7 +8,7 @@
 
 #include "kernels.h"
 
-#define MOST_PIXELS (1 << 24) /* in one direction: their products with the place of a weight stay far from overflow */
+#define MOST_PIXELS (1 << 24) /* in one direction: their products with the offset of a weight stay far from overflow */
 #define PADDING 64            /* bytes after a buffer that vector loads may read */
 
 void *sr_buffer_need(sr_buffer *buffer, size_t bytes)
@@ -222,7 +222,7 @@ static bool is_plain(const sr_target *target)
     return target->bytes == 1 && !target->table && target->pixel == 3 && target->channel == 1;
 }
 
-/* Return the place to write row `y` to: the target itself if it takes plain pixel values. */
+/* Return where to write row `y`: the target itself if it takes plain pixel values. */
 static uint8_t *row_at(const sr_target *target, int y, uint8_t *line)
 {
     return line ? line : (uint8_t *)target->data + y * target->row;

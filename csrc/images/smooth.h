@@ -7,9 +7,9 @@
 /* Write the weights of a kernel with 2 x radius + 1 taps: of its centre, then of the taps on one side. */
 void sr_gaussian(double sigma, int radius, float *weights);
 
-/* Blur `height` rows of `width` values, which it reads and overwrites. `room` has room for as many values, and for
+/* Blur `height` rows of `width` values, which it reads and overwrites. `scratch` has room for as many values, and for
  * width + 2 x radius more. The radius must be below the height and the width; weights are for x and y. */
-void sr_blur_plane(float *values, int height, int width, int radius, const float *weights[2], float *room);
+void sr_blur_plane(float *values, int height, int width, int radius, const float *weights[2], float *scratch);
 
 typedef struct sr_smooth_loops {
     /* to += weight x (a + b) */

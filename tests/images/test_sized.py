@@ -49,8 +49,8 @@ def test_cover_crop_scales_and_crops_as_two_steps_do(height, width, random):
 
 def test_the_place_of_a_random_cover_crop_is_drawn():
     data = images.Bytes(ROWS, images.CoverCrop((10, 40), random=True))
-    places = {data.view(0, seed).window[0] for seed in range(200)}
-    assert places == set(range(data.view(0, 0).to[0] - 10 + 1)) and data.is_random
+    positions = {data.view(0, seed).window[0] for seed in range(200)}
+    assert positions == set(range(data.view(0, 0).to[0] - 10 + 1)) and data.is_random
     assert not images.Bytes(ROWS, images.CoverCrop(10)).is_random
 
 

@@ -114,10 +114,10 @@ def verdict(snapshot, known=None):
         return _without_segment(f, known.lead)
     if len(f.table) < FEW:
         # If one of these batches hangs, this verdict stays: it must name the busy workers, and what they do.
-        told = [f"Too early to tell: {len(f.table)} batches so far.", *under_way(snapshot)]
+        sentences = [f"Too early to tell: {len(f.table)} batches so far.", *under_way(snapshot)]
         if f.step_now >= NAMED_S * 1e9:
-            told.append(f"The loop has been in its step for {seconds(f.step_now / 1e9)}.")
-        return Verdict("unknown", " ".join(told), wait_share=f.wait_share)
+            sentences.append(f"The loop has been in its step for {seconds(f.step_now / 1e9)}.")
+        return Verdict("unknown", " ".join(sentences), wait_share=f.wait_share)
     share = float(f.wait_share)
     bound = share >= BOUND
     cause, text, advice = first_of(IF_BOUND if bound else IF_NOT, f, known)

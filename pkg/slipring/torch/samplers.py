@@ -36,7 +36,7 @@ def order_of_ranks(sampler):
 
 
 def listed(order, first, count, step=1):
-    """Return an iterator over `count` indices as ints, at the places first, first + step, ... of an `IndexOrder`.
+    """Return an iterator over `count` indices as ints, at the positions first, first + step, ... of an `IndexOrder`.
 
     All of it is compiled code, so no signal handler can raise within it and lose indices.
     """

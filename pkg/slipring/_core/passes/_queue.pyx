@@ -113,7 +113,7 @@ cdef class QueueCore:
             self.dispose()
 
     def disconnect_client(self):
-        """Free this process's place among `max_processes`; its next use of the queue takes a place again."""
+        """Leave the `max_processes` processes of the queue; the next use of the queue joins them again."""
         self.open()
         if self.inside == 0:
             self.ring.leave()

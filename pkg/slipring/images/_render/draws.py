@@ -82,10 +82,10 @@ class Draws:
         return order
 
     def choice(self, weights: Sequence[float]) -> int:
-        """Return a place in `weights`, with probabilities in proportion to them."""
+        """Return an index of `weights`, with probabilities in proportion to them."""
         left = self.uniform(0, sum(weights))
-        for place, weight in enumerate(weights):
+        for index, weight in enumerate(weights):
             left -= weight
             if left < 0:
-                return place
-        return max(place for place, weight in enumerate(weights) if weight > 0)  # rounding
+                return index
+        return max(index for index, weight in enumerate(weights) if weight > 0)  # rounding

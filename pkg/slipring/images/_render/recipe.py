@@ -97,7 +97,7 @@ class Recipe:
         self._ops: list[Operation] = []
         self._erasures: list[bytes] = []
         self._calls: list[tuple[int, Callable[..., Any], tuple[int, int]]] = []
-        # After how many steps the last crop came; the size before it, its place and its fill.
+        # The number of steps before the last crop; the size before it, its position and its fill.
         self._last_crop: tuple[int, int, int, int, int, Sequence[float]] | None = None
 
     @property
@@ -167,16 +167,16 @@ class Recipe:
 
         Fewer pixels are computed then, and perhaps decoded.
         """
-        place = len(self._ops)
+        index = len(self._ops)
         least = self._calls[-1][0] if self._calls else 0
-        while place > least and self._ops[place - 1].per_pixel:
-            place -= 1
-        if place == len(self._ops) or height < 1 or width < 1 or (height, width) == (self.height, self.width):
+        while index > least and self._ops[index - 1].per_pixel:
+            index -= 1
+        if index == len(self._ops) or height < 1 or width < 1 or (height, width) == (self.height, self.width):
             return False
-        if place == 0 and not self._calls and self.view.allows(top, left, height, width):
+        if index == 0 and not self._calls and self.view.allows(top, left, height, width):
             self.view.crop(top, left, height, width)
         else:
-            self._ops.insert(place, CropOp(top, left, height, width))
+            self._ops.insert(index, CropOp(top, left, height, width))
         return True
 
     def resize(self, height: int, width: int, interpolation: str) -> None:
@@ -224,18 +224,18 @@ class Recipe:
             Red, green and blue in values of the result, which may be normalised; None: normal numbers from `seed`.
         """
         noise = values is None
-        place = top, left, height, width, noise, _decode.TYPES[self.dtype]
-        self._erasures.append(_ERASURE.pack(*place, seed, *(BLACK if values is None else values)))
+        box = top, left, height, width, noise, _decode.TYPES[self.dtype]
+        self._erasures.append(_ERASURE.pack(*box, seed, *(BLACK if values is None else values)))
 
     def drawn(self) -> View:
         """Return the view with its `operations`."""
         made, calls = [], list(self._calls)
-        for place in range(len(self._ops) + 1):
-            while calls and calls[0][0] == place:
+        for index in range(len(self._ops) + 1):
+            while calls and calls[0][0] == index:
                 function = calls.pop(0)[1]
                 made.append((getattr(function, "__name__", shown(function)), ()))
-            if place < len(self._ops):
-                made.append((self._ops[place].name, self._ops[place].numbers))
+            if index < len(self._ops):
+                made.append((self._ops[index].name, self._ops[index].numbers))
         made += [("erase", _ERASURE.unpack(erasure)[:4]) for erasure in self._erasures]
         return dataclasses.replace(self.view, operations=tuple(made))
 
@@ -257,10 +257,10 @@ class Recipe:
         begin, end = max(0, -left), min(width, view.to[1] - left)
         columns = width - end if view.flip else begin
         rows = height - last if view.vertical_flip else first
-        place = rows, columns, last - first, end - begin
+        part = rows, columns, last - first, end - begin
         placement = Placement(view.box, view.to, (top + first, left + begin), view.flip, self.filter)
         if self.is_view:
-            if place[2:] != (height, width):  # the window reaches beyond the image
+            if part[2:] != (height, width):  # the window reaches beyond the image
                 out[...] = 0 if table is None else table[:, 0]
                 out = out[rows : rows + last - first, columns : columns + end - begin]
             image.write(placement, Target(out[::-1] if view.vertical_flip else out, table))
@@ -269,14 +269,14 @@ class Recipe:
         if view.vertical_flip:  # the operations' own image is not written upside down
             ops = [_FLIP, *ops]
             calls = [(n + 1, function, size) for n, function, size in calls]
-            place = first, *place[1:]
+            part = first, *part[1:]
         done, size = 0, (height, width)
         for upto, function, after in calls:
             memory = scratch(*after)
-            image.write(placement, Target(memory, None, size, place, b"".join(ops[done:upto])))
+            image.write(placement, Target(memory, None, size, part, b"".join(ops[done:upto])))
             image, placement = DecodedImage(_called(function, memory)), WHOLE
-            done, size, place = upto, after, (0, 0, *after)
-        image.write(placement, Target(out, table, size, place, b"".join(ops[done:]), b"".join(self._erasures)))
+            done, size, part = upto, after, (0, 0, *after)
+        image.write(placement, Target(out, table, size, part, b"".join(ops[done:]), b"".join(self._erasures)))
 
 
 class WrongResult(ValueError):
@@ -313,8 +313,8 @@ _LARGEST = 1 << 25  # bytes of an array; a larger one is freed after its image
 per_thread = threading.local()
 
 
-def references_to(arrays, place):
-    return sys.getrefcount(arrays[place])
+def references_to(arrays, index):
+    return sys.getrefcount(arrays[index])
 
 
 _ALONE = references_to([np.empty(1)], 0)  # the count depends on the release of Python
@@ -331,13 +331,13 @@ def scratch(height: int, width: int) -> NDArray[np.uint8]:
         return np.empty((height, width, 3), np.uint8)
     kept = per_thread.__dict__.setdefault("kept", [])
     small = None
-    for place in range(len(kept)):
+    for index in range(len(kept)):
         # The array exists before the references are counted: a signal handler may decode an image in between.
-        found: NDArray[np.uint8] = kept[place][:count]
-        if references_to(kept, place) == _ALONE + 1:
+        found: NDArray[np.uint8] = kept[index][:count]
+        if references_to(kept, index) == _ALONE + 1:
             if found.size == count:
                 return found.reshape(height, width, 3)
-            small = place
+            small = index
     memory = np.empty(count, np.uint8)
     if small is not None:
         kept[small] = memory

@@ -43,7 +43,7 @@ WHOLE = Placement()
 
 @dataclasses.dataclass(slots=True)
 class View:
-    """The part of an image that becomes the sample. Sizes are (height, width) and places (top, left), in pixels.
+    """The part of an image that becomes the sample. Sizes are (height, width) and positions (top, left), in pixels.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class View:
         return _allows(top, height, *rows) and _allows(left, width, *columns)
 
     def _unmirrored(self, top, left, height, width):
-        """Return the place of a part of the window before the flips."""
+        """Return the position of a part of the window before the flips."""
         return (
             self.window[2] - top - height if self.vertical_flip else top,
             self.window[3] - left - width if self.flip else left,

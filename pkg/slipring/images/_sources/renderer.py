@@ -213,7 +213,7 @@ class Renderer:
         for recipe, row in zip(recipes, self.rows(out)):
             recipe.run(image, row, self.table)
 
-    def _run_patches(self, recipe, image, patches, places, valid):
+    def _run_patches(self, recipe, image, patches, positions, valid):
         side, memory = self._patches.patch_size, np.dtype(self.storage)
         rows, columns = recipe.height // side, recipe.width // side
         pixels = scratch(recipe.height, recipe.width * memory.itemsize).reshape(-1).view(memory)
@@ -222,8 +222,8 @@ class Renderer:
         to = patches[:count].reshape(rows, columns, side, side, 3)
         to[...] = pixels.reshape(rows, side, columns, side, 3).swapaxes(1, 2)
         number = np.arange(count)
-        places[:count, 0], places[:count, 1] = number // columns, number % columns
-        patches[count:], places[count:] = 0, 0
+        positions[:count, 0], positions[:count, 1] = number // columns, number % columns
+        patches[count:], positions[count:] = 0, 0
         valid[:count], valid[count:] = True, False
 
     def _decoded_together(self, image, recipes):
