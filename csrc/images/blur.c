@@ -107,7 +107,7 @@ static int blur_wide(sr_augmenter *a, const sr_pixels *image, const int radius[2
     for (int y = 0; y < height; y++, to += n) {
         memset(line, 0, n * sizeof *line);
         for (int k = radius[1]; k >= 0; k--)
-            chosen()->add_levels(image->data + (size_t)mirrored(y - k, height) * n,
+            chosen()->add_pixels(image->data + (size_t)mirrored(y - k, height) * n,
                                  image->data + (size_t)mirrored(y + k, height) * n,
                                  weights[radius[0] + 1 + k] * (k ? 1 : 0.5f), values, line);
         MIRROR_ENDS(line, image->width, radius[0], 3)
