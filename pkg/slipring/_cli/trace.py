@@ -28,7 +28,7 @@ BLOCK = 4096  # records at a time
 CONSUMER, DEVICE, WORKERS = 1, 2, 10  # tracks of a job; the workers' follow
 ROOM = 100_000  # of track numbers for a process
 # The states of a slot between two stamps of a batch.
-STAYS = ("task", "being made:", "ready", "leased")
+SPANS = ("task", "being made:", "ready", "leased")
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 NICE = 15
 CHECK_S = 0.5  # how often to check whether the job still has its segments
@@ -289,7 +289,7 @@ class Tracks:
         slots, slot, name = self.of_slots, b["slot"], _name(b)
         freed = b["freed_at"] if b["freed_at"] >= b["taken_at"] > 0 else 0
         stamps = (b["dispatched_at"], b["claimed_at"], b["published_at"], b["taken_at"], freed)
-        for at, state in enumerate(STAYS):
+        for at, state in enumerate(SPANS):
             begin = stamps[at]
             end = next((stamp for stamp in stamps[at + 1 :] if stamp), self.end)
             if begin and end >= begin:

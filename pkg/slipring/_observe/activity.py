@@ -207,7 +207,7 @@ def is_here(snapshot):
     return snapshot.segment_info.get("pid_namespace") in (0, namespace())
 
 
-def living(snapshot):
+def alive(snapshot):
     """Return the `Activity` of each living participant; none if all workers have left."""
     if not len(snapshot.participants) or not snapshot.there.any():
         return []
@@ -217,9 +217,7 @@ def living(snapshot):
 
 def at_work(snapshot):
     """Return the `Activity` of each worker that has begun something and not finished it, the longest first."""
-    return sorted(
-        (each for each in living(snapshot) if each.what in WORK), key=lambda each: each.lasted_s, reverse=True
-    )
+    return sorted((each for each in alive(snapshot) if each.what in WORK), key=lambda each: each.lasted_s, reverse=True)
 
 
 def sentence_of(each):

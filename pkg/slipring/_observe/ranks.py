@@ -84,7 +84,7 @@ def times_of(f):
         batch = float((f.waited + f.step)[steady].mean()) / 1e9
     if steady.any():
         made = float(f.made_in[steady].mean()) / f.n_workers
-        supply = max(made, f.asking_share * float(f.waited[steady].mean())) / 1e9
+        supply = max(made, f.sampling_share * float(f.waited[steady].mean())) / 1e9
     elif stages["fetch"].count:  # batches that lie in no slot
         supply = (stages["fetch"].total_s + stages["collate"].total_s) / stages["fetch"].count
     return {"batch_s": batch, "supply_s": supply}

@@ -80,7 +80,7 @@ class Figures:
         return self.loop_share if self.has_loop else (self.all_wait / self.all if self.all else 0.0)
 
     @property
-    def asking_share(self):
+    def sampling_share(self):
         """float: the part of the waiting that was not for a worker, because the batch was already there.
 
         The loop then waited for the next task: for the sampler, or the plan's iterator.

@@ -11,7 +11,7 @@ import math
 
 from slipring._core.ring.process import cpus
 from slipring._core.ring.text import FORKED, seconds
-from slipring._observe.activity import activities, at_work, is_here, living, sentence_of
+from slipring._observe.activity import activities, alive, at_work, is_here, sentence_of
 from slipring._observe.causes import BOUND, IF_BOUND, IF_NOT, first_of, retries
 from slipring._observe.rates import Figures
 from slipring._observe.snapshot import states
@@ -192,7 +192,7 @@ def starting(snapshot, forked=False):
     if snapshot.segment_info["push"]:
         return None
     shows = f"shows where it is{FORKED if forked else ''}."
-    late = [each for each in living(snapshot) if each.what == "not begun"]
+    late = [each for each in alive(snapshot) if each.what == "not begun"]
     if late:
         since = max(each.lasted_s for each in late)
         named = [f"{each.name} (pid {each.pid})" for each in late[:NAMED]]

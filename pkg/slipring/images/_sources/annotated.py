@@ -202,7 +202,7 @@ class Annotated(IndexedSamples):
                 f"batch_transform mixes whole images of one size in one array, and these are {parts}: leave it out, or "
                 "end with a transform that gives one size"
             )
-        self._fingerprint = known_fingerprint(dataset) if fingerprint is None else fingerprint
+        self._dataset_fingerprint = known_fingerprint(dataset) if fingerprint is None else fingerprint
         self._complete()
 
     def __len__(self) -> int:
@@ -230,7 +230,7 @@ class Annotated(IndexedSamples):
 
     def fingerprint(self) -> str | None:
         """Return a text that identifies these samples, for `cache`; None: there is none."""
-        return None if self._fingerprint is None else f"{self._fingerprint} {self._source()[1]}"
+        return None if self._dataset_fingerprint is None else f"{self._dataset_fingerprint} {self._source()[1]}"
 
     def _source(self):
         return self.dataset, f"{self.images} {self.masks}"
