@@ -622,7 +622,7 @@ cdef class Segment:
         self.made()
         for number in range(self.n_readers):
             self.reader_info(self.n_participants + number, &info)
-            found.append((info.leases, info.behind))
+            found.append((info.leases, info.lag))
         return found
 
     cdef bint has_ended(self, uint32_t participant) noexcept:
