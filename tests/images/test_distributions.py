@@ -148,10 +148,10 @@ def recipes(step, size, times):
 
 def test_random_resized_crops_have_uniform_areas_aspects_and_places():
     step = images.RandomResizedCrop(32, (0.1, 0.2), (0.5, 2), flip=0.25)
-    views = [recipe.view for recipe in recipes(step, (1000, 2000), 2000)]
-    assert {(view.to, view.window) for view in views} == {((32, 32), (0, 0, 32, 32))}
-    check_boxes([view.box for view in views])
-    counted([view.flip for view in views], {True: 1, False: 3})
+    specs = [recipe.crop_spec for recipe in recipes(step, (1000, 2000), 2000)]
+    assert {(spec.to, spec.window) for spec in specs} == {((32, 32), (0, 0, 32, 32))}
+    check_boxes([spec.box for spec in specs])
+    counted([spec.flip for spec in specs], {True: 1, False: 3})
 
 
 def test_erased_boxes_reach_every_side_of_the_image_and_stay_inside():

@@ -35,7 +35,7 @@ class Operation:
     Attributes
     ----------
     name : str
-        As in `View.operations`: that of the function in `slipring.images.functional`.
+        As in `CropSpec.operations`: that of the function in `slipring.images.functional`.
     per_pixel : bool
         Each pixel of the result depends on one pixel only, so a crop or a flip may run before the operation.
     moves : bool

@@ -89,7 +89,7 @@ class StepTimes:
             if step.combines_samples:
                 return index
             step.apply(recipe, draws)
-            if not recipe.is_view:
+            if not recipe.is_crop_only:
                 return index
         return len(steps)
 
