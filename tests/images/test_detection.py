@@ -173,7 +173,7 @@ def test_a_fixed_size_crop_shows_a_part_and_has_its_border_at_the_bottom_and_the
 
 
 @pytest.mark.parametrize(
-    ("size", "to", "scaled", "place"),
+    ("size", "to", "scaled", "position"),
     [
         ((60, 90), (64, 64), (43, 64), (10, 0)),  # 21 rows are missing
         ((60, 90), (120, 200), (120, 180), (0, 10)),

@@ -119,7 +119,7 @@ def test_timms_levels_mean_factors_bits_and_addends(name, level, expected):
 
 
 @pytest.mark.parametrize(
-    ("name", "level", "place", "expected"),
+    ("name", "level", "position", "expected"),
     [
         ("ShearX", 9, 1, 0.27),
         ("ShearY", 9, 3, 0.27),

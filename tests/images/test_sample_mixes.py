@@ -345,7 +345,7 @@ def test_functions_before_and_after_a_mix_have_random_numbers_of_their_own(p):
     assert drawn.pop() == with_mixes  # mixes leave the numbers of functions as they are
 
 
-@pytest.mark.parametrize("place", [1, 2])
+@pytest.mark.parametrize("position", [1, 2])
 def test_an_exception_of_a_signal_handler_is_raised_as_it_is(position):
     raised = []
 
