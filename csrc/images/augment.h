@@ -42,7 +42,7 @@ enum sr_op_code {
     SR_OP_CROP,   /* n: top, left, height, width; v: fill, where the box lies outside of the image */
     SR_OP_PAD,    /* n: left, top, right, bottom (all >= 0), enum sr_padding; v: fill */
     SR_OP_RESIZE, /* n: height, width, enum sr_filter */
-    /* Other geometry (warp.c). `inverse` maps the centre of a pixel of the result to a place in the image. */
+    /* Other geometry (warp.c). `inverse` maps the centre of a pixel of the result to a point in the image. */
     SR_OP_AFFINE = 48, /* n: enum sr_filter, height, width of the result; v: inverse (6), fill */
     SR_OP_PERSPECTIVE, /* n: enum sr_filter; v: inverse (8), fill */
     SR_OP_ELASTIC,     /* n: enum sr_filter, seed (two halves, the lower first); v: alpha x, y, sigma x, y, fill */

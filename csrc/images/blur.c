@@ -68,7 +68,7 @@ void sr_gaussian(double sigma, int radius, float *weights)
         weights[i] = (float)(exp(-0.5 * (i / sigma) * (i / sigma)) / sum);
 }
 
-/* Return the place, of `n`, that is seen at `i` up to n - 1 places beyond a border: a mirror on the last pixel. */
+/* Return the pixel, of `n`, that is seen at `i`, up to n - 1 pixels beyond a border: a mirror on the last pixel. */
 static int mirrored(int i, int n) { return i < 0 ? -i : i < n ? i : 2 * n - 2 - i; }
 
 /* Repeat a row of `pixels` pixels of `values` values each beyond both ends. */
@@ -79,18 +79,18 @@ static int mirrored(int i, int n) { return i < 0 ? -i : i < n ? i : 2 * n - 2 - 
             (row)[(values) * ((pixels)-1 + i) + c] = (row)[(values) * ((pixels)-1 - i) + c];        \
         }
 
-void sr_blur_plane(float *values, int height, int width, int radius, const float *weights[2], float *room)
+void sr_blur_plane(float *values, int height, int width, int radius, const float *weights[2], float *scratch)
 {
     size_t n = (size_t)width;
-    float *line = room + (size_t)height * n + radius;
-    memset(room, 0, (size_t)height * n * sizeof *room);
+    float *line = scratch + (size_t)height * n + radius;
+    memset(scratch, 0, (size_t)height * n * sizeof *scratch);
     for (int y = 0; y < height; y++)
         for (int k = radius; k >= 0; k--)
             chosen()->add(values + (size_t)mirrored(y - k, height) * n, values + (size_t)mirrored(y + k, height) * n,
-                          k ? weights[1][k] : weights[1][0] / 2, width, room + (size_t)y * n);
+                          k ? weights[1][k] : weights[1][0] / 2, width, scratch + (size_t)y * n);
     memset(values, 0, (size_t)height * n * sizeof *values);
     for (int y = 0; y < height; y++) {
-        memcpy(line, room + (size_t)y * n, n * sizeof *line);
+        memcpy(line, scratch + (size_t)y * n, n * sizeof *line);
         MIRROR_ENDS(line, width, radius, 1)
         for (int k = radius; k >= 0; k--)
             chosen()->add(line - k, line + k, k ? weights[0][k] : weights[0][0] / 2, width, values + (size_t)y * n);
@@ -107,7 +107,7 @@ static int blur_wide(sr_augmenter *a, const sr_pixels *image, const int radius[2
     for (int y = 0; y < height; y++, to += n) {
         memset(line, 0, n * sizeof *line);
         for (int k = radius[1]; k >= 0; k--)
-            chosen()->add_levels(image->data + (size_t)mirrored(y - k, height) * n,
+            chosen()->add_pixels(image->data + (size_t)mirrored(y - k, height) * n,
                                  image->data + (size_t)mirrored(y + k, height) * n,
                                  weights[radius[0] + 1 + k] * (k ? 1 : 0.5f), values, line);
         MIRROR_ENDS(line, image->width, radius[0], 3)
@@ -236,12 +236,12 @@ static void transpose(const uint8_t *from, int height, int width, uint8_t *to)
         }
 }
 
-static void three_boxes(const box *b, uint8_t *data, uint8_t *room, int height, int width, uint32_t *sums)
+static void three_boxes(const box *b, uint8_t *data, uint8_t *scratch, int height, int width, uint32_t *sums)
 {
     size_t stride = 3 * (size_t)width;
-    box_down(b, data, height, stride, (int)stride, sums, room);
-    box_down(b, room, height, stride, (int)stride, sums, data);
-    box_down(b, data, height, stride, (int)stride, sums, room);
+    box_down(b, data, height, stride, (int)stride, sums, scratch);
+    box_down(b, scratch, height, stride, (int)stride, sums, data);
+    box_down(b, data, height, stride, (int)stride, sums, scratch);
 }
 
 int sr_pil_gaussian_blur(sr_augmenter *a, const sr_op *op, sr_pixels *image)

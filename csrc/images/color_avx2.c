@@ -206,20 +206,20 @@ AVX2 static uint32_t gray_sum(const uint8_t *data, size_t n)
 /* A store of eight pixels reaches into the next ones, which are therefore loaded before. */
 AVX2 static void grayscale(uint8_t *data, size_t n)
 {
-    const __m256i levels = REPEAT(2, 2, 2, 6, 6, 6, 10, 10, 10, 14, 14, 14, -1, -1, -1, -1);
+    const __m256i gray_order = REPEAT(2, 2, 2, 6, 6, 6, 10, 10, 10, 14, 14, 14, -1, -1, -1, -1);
     __m256i next = eight(data);
     for (size_t i = 0; i < n; i += 8, data += 24) {
         __m256i v = next;
         if (i + 8 < n)
             next = eight(data + 24);
-        store_eight(data, _mm256_shuffle_epi8(grays(v), levels));
+        store_eight(data, _mm256_shuffle_epi8(grays(v), gray_order));
     }
 }
 
 /* Blend four values of each half with their grey levels. */
-IN __m256i blend(__m256i v, __m256i gray, __m256i values, __m256i levels, __m256 factor)
+IN __m256i blend(__m256i v, __m256i gray, __m256i values, __m256i gray_order, __m256 factor)
 {
-    __m256i first = _mm256_shuffle_epi8(gray, levels), second = _mm256_shuffle_epi8(v, values);
+    __m256i first = _mm256_shuffle_epi8(gray, gray_order), second = _mm256_shuffle_epi8(v, values);
     __m256 difference = _mm256_cvtepi32_ps(_mm256_sub_epi32(second, first));
     return _mm256_cvttps_epi32(_mm256_add_ps(_mm256_cvtepi32_ps(first), _mm256_mul_ps(factor, difference)));
 }
@@ -228,7 +228,7 @@ AVX2 static void saturate(uint8_t *data, size_t n, float factor)
 {
 #define FOUR(a, b, c, d) REPEAT(a, -1, -1, -1, b, -1, -1, -1, c, -1, -1, -1, d, -1, -1, -1)
     const __m256i values[3] = {FOUR(0, 1, 2, 3), FOUR(4, 5, 6, 7), FOUR(8, 9, 10, 11)};
-    const __m256i levels[3] = {FOUR(2, 2, 2, 6), FOUR(6, 6, 10, 10), FOUR(10, 14, 14, 14)};
+    const __m256i gray_order[3] = {FOUR(2, 2, 2, 6), FOUR(6, 6, 10, 10), FOUR(10, 14, 14, 14)};
     /* A larger factor gives no other result, because differences are whole numbers, and could not be converted. */
     const __m256 f = _mm256_set1_ps(factor > 1024 ? 1024 : factor < -1024 ? -1024 : factor);
     __m256i next = eight(data);
@@ -236,8 +236,8 @@ AVX2 static void saturate(uint8_t *data, size_t n, float factor)
         __m256i v = next, gray = grays(v);
         if (i + 8 < n)
             next = eight(data + 24);
-        __m256i a = blend(v, gray, values[0], levels[0], f), b = blend(v, gray, values[1], levels[1], f);
-        __m256i c = blend(v, gray, values[2], levels[2], f);
+        __m256i a = blend(v, gray, values[0], gray_order[0], f), b = blend(v, gray, values[1], gray_order[1], f);
+        __m256i c = blend(v, gray, values[2], gray_order[2], f);
         store_eight(data, _mm256_packus_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, c)));
     }
 }
@@ -417,11 +417,11 @@ AVX2 static void hue(uint8_t *data, size_t n, uint8_t shift)
 /* A vector has five pixels and one byte, which stays and belongs to the next vector. */
 AVX2 static void permute(uint8_t *data, size_t n, const int32_t from[3])
 {
-    uint8_t places[16];
+    uint8_t shuffle[16];
     for (int i = 0; i < 15; i++)
-        places[i] = (uint8_t)(i / 3 * 3 + from[i % 3]);
-    places[15] = 15;
-    __m128i order = _mm_loadu_si128((const __m128i *)places);
+        shuffle[i] = (uint8_t)(i / 3 * 3 + from[i % 3]);
+    shuffle[15] = 15;
+    __m128i order = _mm_loadu_si128((const __m128i *)shuffle);
     for (size_t i = 0; i < 3 * n; i += 15) {
         __m128i *at = (__m128i *)(data + i);
         _mm_storeu_si128(at, _mm_shuffle_epi8(_mm_loadu_si128(at), order));

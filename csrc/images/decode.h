@@ -1,7 +1,7 @@
 /* decode.h - JPEG bytes to the resized crop, in one pass.
  *
- * libjpeg-turbo decodes only the rows and columns of the crop, a few rows at a time. The resize reads them from there
- * and writes the result to its final place. Only of a progressive file does libjpeg keep the whole, as coefficients.
+ * libjpeg-turbo decodes only the rows and columns of the crop, a few rows at a time. The resize reads them
+ * and writes the result directly to the target. Only of a progressive file does libjpeg keep the whole, as coefficients.
  */
 #ifndef SLIPRING_IMAGES_DECODE_H
 #define SLIPRING_IMAGES_DECODE_H

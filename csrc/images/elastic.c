@@ -17,13 +17,13 @@
 
 /* Write displacements of one direction, in parts of half of the image: noise from -1 to 1, row by row, blurred. */
 static void displace(float *to, int height, int width, uint64_t *state, int radius, const float *weights[2],
-                     float *room, float alpha, int size)
+                     float *scratch, float alpha, int size)
 {
     size_t n = (size_t)height * (size_t)width;
     for (size_t i = 0; i < n; i++)
         to[i] = (float)(2 * sr_uniform(state) - 1);
     if (radius >= 0)
-        sr_blur_plane(to, height, width, radius, weights, room);
+        sr_blur_plane(to, height, width, radius, weights, scratch);
     for (size_t i = 0; i < n; i++)
         to[i] = to[i] * alpha / (float)size;
 }
@@ -37,8 +37,8 @@ static float identity(int i, int n)
     return (float)(i < n / 2 || n == 1 ? start + step * i : end - step * (n - 1 - i));
 }
 
-/* Return a place between pixels: 0 is the centre of the first of `n` pixels. */
-static float place_of(float centre, float displacement, int n)
+/* Return a coordinate between pixels: 0 is the centre of the first of `n` pixels. */
+static float coordinate_of(float centre, float displacement, int n)
 {
     return (float)((double)(centre + displacement + 1) * (n / 2.0) - 0.5);
 }
@@ -94,8 +94,8 @@ static void take_rows(sr_sampler *s, const float *planes[2], const float fill[3]
     for (int j = 0; j < height; j++, to += s->stride, planes[0] += width, planes[1] += width) {
         float row = identity(j, height);
         for (int i = 0; i < width; i++) {
-            s->x[i] = place_of(identity(i, width), planes[0][i], width);
-            s->y[i] = place_of(row, planes[1][i], height);
+            s->x[i] = coordinate_of(identity(i, width), planes[0][i], width);
+            s->y[i] = coordinate_of(row, planes[1][i], height);
         }
         for (int first = 0, last; first < width; first = last) {
             for (last = first; s->filter == SR_BILINEAR && last < width
@@ -151,20 +151,20 @@ int sr_elastic(sr_augmenter *a, const sr_op *op, sr_pixels *image)
     int rc = sr_sampler_make(&s, a, image, op->n[0], width);
     if (rc)
         return rc;
-    /* The sampler's arrays come first, then two planes, room for the blur, and weights. */
+    /* The sampler's arrays come first, then two planes, scratch memory for the blur, and weights. */
     size_t n = (size_t)height * (size_t)width, wide = (size_t)(most < 0 ? 0 : most);
     size_t at = ((size_t)width + 32) * 48, floats = 3 * n + (size_t)width + 4 * wide + 16;
     if (!sr_buffer_need(&a->work, at + floats * sizeof(float)))
         return -ENOMEM;
     sr_sampler_make(&s, a, image, op->n[0], width); /* the buffer may have moved */
-    float *planes = (float *)(a->work.data + at), *room = planes + 2 * n;
-    float *weights = room + n + (size_t)width + 2 * wide;
+    float *planes = (float *)(a->work.data + at), *scratch = planes + 2 * n;
+    float *weights = scratch + n + (size_t)width + 2 * wide;
     uint64_t state = (uint32_t)op->n[1] | (uint64_t)(uint32_t)op->n[2] << 32;
     for (int i = 0; i < 2; i++) { /* first the displacements in x, then in y; the kernel's size is that of each */
         const float *kernels[2] = {weights, weights + wide + 1};
         for (int k = 0; k < 2 && radii[i] >= 0; k++)
             sr_gaussian(v[2 + k], radii[i], weights + (size_t)k * (wide + 1));
-        displace(planes + (size_t)i * n, height, width, &state, radii[i], kernels, room, (float)v[i],
+        displace(planes + (size_t)i * n, height, width, &state, radii[i], kernels, scratch, (float)v[i],
                  i ? height : width);
     }
     const float *both[2] = {planes, planes + n};

@@ -82,12 +82,12 @@ AVX2 static void down16(const int16_t *rows, size_t stride, int values, const in
         }
         __m256i u = _mm256_packs_epi32(_mm256_srai_epi32(s0, shift), _mm256_srai_epi32(s1, shift));
         u = _mm256_permute4x64_epi64(_mm256_packus_epi16(u, u), 0xd8);
-        __m128i levels = _mm256_castsi256_si128(u);
+        __m128i pixels = _mm256_castsi256_si128(u);
         if (values - i >= 16) {
-            _mm_storeu_si128((__m128i *)(to + i), levels);
+            _mm_storeu_si128((__m128i *)(to + i), pixels);
         } else {
             uint8_t last[16];
-            _mm_storeu_si128((__m128i *)last, levels);
+            _mm_storeu_si128((__m128i *)last, pixels);
             memcpy(to + i, last, (size_t)(values - i));
         }
     }
@@ -105,7 +105,7 @@ AVX2 static inline __m256i two8(const uint8_t *a, const uint8_t *b)
     return _mm256_inserti128_si256(both, _mm_loadl_epi64((const __m128i *)b), 1);
 }
 
-/* r, g, b of a pixel (the fourth place is unused), for two rows at once. */
+/* r, g, b of a pixel (the fourth lane is unused), for two rows at once. */
 AVX2 static inline __m256i sum16(const int16_t *a, const int16_t *b, const int16_t *weights, int taps)
 {
     const __m256i order = _mm256_broadcastsi128_si256(
@@ -141,9 +141,9 @@ AVX2 static inline void across16_of(const int16_t *a, const int16_t *b, const sr
         __m256i sum = sum16(a + at, b + at, weights, taps);
         sum = _mm256_packs_epi32(sum, sum);
         sum = _mm256_packus_epi16(sum, sum);
-        uint32_t levels_a = (uint32_t)_mm256_extract_epi32(sum, 0), levels_b = (uint32_t)_mm256_extract_epi32(sum, 4);
-        memcpy(to_a, &levels_a, 3);
-        memcpy(to_b, &levels_b, 3);
+        uint32_t pixel_a = (uint32_t)_mm256_extract_epi32(sum, 0), pixel_b = (uint32_t)_mm256_extract_epi32(sum, 4);
+        memcpy(to_a, &pixel_a, 3);
+        memcpy(to_b, &pixel_b, 3);
     }
 }
 
@@ -182,7 +182,7 @@ AVX2 static void across8(const uint8_t *a, const uint8_t *b, const sr_axis *axis
     }
 }
 
-/* One colour of 16 pixels: its bytes of three registers of 16, each shuffled to their places. */
+/* One colour of 16 pixels: its bytes of three registers of 16, each shuffled to their lanes. */
 AVX2 static inline __m128i colour(const __m128i *parts, __m128i first, __m128i second, __m128i third)
 {
     return _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(parts[0], first), _mm_shuffle_epi8(parts[1], second)),

@@ -21,7 +21,7 @@ INLINE int16x8_t middles(int32x4_t low, int32x4_t high)
 }
 
 /* No narrowing shift is wide enough, so there are two: one clips at 0, the other at 255. */
-INLINE uint8x8_t levels(int32x4_t low, int32x4_t high)
+INLINE uint8x8_t pixel_values(int32x4_t low, int32x4_t high)
 {
     return vqshrn_n_u16(vqshrun_high_n_s32(vqshrun_n_s32(low, 16), high, 16), SHIFT16 - 16);
 }
@@ -54,7 +54,7 @@ INLINE void down16_block(const int16_t *rows, size_t stride, const int16_t *weig
         s2 = vmlal_s16(s2, vget_low_s16(high), vget_low_s16(w));
         s3 = vmlal_high_s16(s3, high, w);
     }
-    vst1q_u8(to, vcombine_u8(levels(s0, s1), levels(s2, s3)));
+    vst1q_u8(to, vcombine_u8(pixel_values(s0, s1), pixel_values(s2, s3)));
 }
 
 /* The last 16 values overlap the previous ones, so that nothing after the row is read or written. A few weights are
@@ -81,7 +81,7 @@ INLINE void down16_block(const int16_t *rows, size_t stride, const int16_t *weig
 DOWN(down8, uint8_t, int16_t)
 DOWN(down16, int16_t, uint8_t)
 
-/* r, g, b of a pixel (the fourth place is useless) for two rows. */
+/* r, g, b of a pixel (the fourth lane is useless) for two rows. */
 INLINE void sum8(const uint8_t *a, const uint8_t *b, const int16_t *weights, int taps, int32x4_t *to_a, int32x4_t *to_b)
 {
     const uint8x16_t order = {0, 255, 1, 255, 2, 255, 255, 255, 3, 255, 4, 255, 5, 255, 255, 255};
@@ -140,7 +140,7 @@ INLINE void across16_of(const int16_t *a, const int16_t *b, const sr_axis *axis,
         size_t first = 3 * (size_t)(axis->at[x] - axis->begin), second = 3 * (size_t)(axis->at[x + 1] - axis->begin);
         sum16(a + first, b + first, weights, taps, &a0, &b0);
         sum16(a + second, b + second, weights + taps, taps, &a1, &b1);
-        uint8x16_t both = vqtbl1q_u8(vcombine_u8(levels(a0, a1), levels(b0, b1)), close);
+        uint8x16_t both = vqtbl1q_u8(vcombine_u8(pixel_values(a0, a1), pixel_values(b0, b1)), close);
         vst1_u8(to_a, vget_low_u8(both)); /* two bytes too many, as above */
         vst1_u8(to_b, vget_high_u8(both));
     }
@@ -148,7 +148,7 @@ INLINE void across16_of(const int16_t *a, const int16_t *b, const sr_axis *axis,
         size_t at = 3 * (size_t)(axis->at[x] - axis->begin);
         uint8_t last[8];
         sum16(a + at, b + at, weights, taps, &a0, &b0);
-        vst1_u8(last, levels(a0, b0));
+        vst1_u8(last, pixel_values(a0, b0));
         memcpy(to_a, last, 3);
         memcpy(to_b, last + 4, 3);
     }

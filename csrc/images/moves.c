@@ -71,7 +71,7 @@ int sr_crop_image(sr_augmenter *a, const sr_op *op, sr_pixels *image)
     return 0;
 }
 
-/* Return the row or column of the image, of `n`, that shows at place `i` of a border; it may be far outside. */
+/* Return the row or column of the image, of `n`, that shows at position `i` of a border; it may be far outside. */
 static int reflected(int i, int n, int mode)
 {
     if (mode == SR_EDGE)
@@ -79,9 +79,9 @@ static int reflected(int i, int n, int mode)
     int period = mode == SR_REFLECT ? 2 * n - 2 : 2 * n;
     if (period == 0)
         return 0;
-    int place = i % period;
-    place = place < 0 ? place + period : place;
-    return place < n ? place : mode == SR_REFLECT ? period - place : period - 1 - place;
+    int at = i % period;
+    at = at < 0 ? at + period : at;
+    return at < n ? at : mode == SR_REFLECT ? period - at : period - 1 - at;
 }
 
 int sr_pad(sr_augmenter *a, const sr_op *op, sr_pixels *image)

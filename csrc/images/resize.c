@@ -8,7 +8,7 @@
 
 #include "kernels.h"
 
-#define MOST_PIXELS (1 << 24) /* in one direction: their products with the place of a weight stay far from overflow */
+#define MOST_PIXELS (1 << 24) /* in one direction: their products with the offset of a weight stay far from overflow */
 #define PADDING 64            /* bytes after a buffer that vector loads may read */
 
 void *sr_buffer_need(sr_buffer *buffer, size_t bytes)
@@ -180,7 +180,7 @@ int sr_plan_make(sr_plan *plan, const sr_span *x, const sr_span *y, enum sr_filt
 /* Write `count` values of one colour, `stride` bytes apart. The compiler knows the stride of the usual layouts. */
 #define WRITE_VALUES(TYPE, STRIDE)                                                        \
     for (int x = 0; x < count; x++) {                                                     \
-        TYPE value = values ? ((const TYPE *)values)[levels[x]] : (TYPE)levels[x];        \
+        TYPE value = values ? ((const TYPE *)values)[pixels[x]] : (TYPE)pixels[x];        \
         memcpy(to + x * (STRIDE), &value, sizeof value);                                  \
     }
 #define WRITE_COLOUR(TYPE)                                                                \
@@ -193,7 +193,7 @@ int sr_plan_make(sr_plan *plan, const sr_span *x, const sr_span *y, enum sr_filt
             WRITE_VALUES(TYPE, stride)                                                    \
     } while (0)
 
-static void write_colour(char *restrict to, int64_t stride, const uint8_t *restrict levels, int count, int bytes,
+static void write_colour(char *restrict to, int64_t stride, const uint8_t *restrict pixels, int count, int bytes,
                          const void *restrict values)
 {
     if (bytes == 1)
@@ -204,13 +204,13 @@ static void write_colour(char *restrict to, int64_t stride, const uint8_t *restr
         WRITE_COLOUR(uint32_t);
 }
 
-static void write_row(const sr_kernels *k, const sr_target *target, int y, const uint8_t *levels)
+static void write_row(const sr_kernels *k, const sr_target *target, int y, const uint8_t *pixels)
 {
     uint8_t colours[3][AT_ONCE];
     char *row = target->data + y * target->row;
-    for (int x = 0; x < target->width; x += AT_ONCE, levels += 3 * AT_ONCE, row += AT_ONCE * target->pixel) {
+    for (int x = 0; x < target->width; x += AT_ONCE, pixels += 3 * AT_ONCE, row += AT_ONCE * target->pixel) {
         int count = target->width - x < AT_ONCE ? target->width - x : AT_ONCE;
-        k->planes(levels, count, colours[0], colours[1], colours[2]);
+        k->planes(pixels, count, colours[0], colours[1], colours[2]);
         for (int c = 0; c < 3; c++)
             write_colour(row + c * target->channel, target->pixel, colours[c], count, target->bytes,
                          target->table ? (const char *)target->table + c * 256 * target->bytes : NULL);
@@ -222,7 +222,7 @@ static bool is_plain(const sr_target *target)
     return target->bytes == 1 && !target->table && target->pixel == 3 && target->channel == 1;
 }
 
-/* Return the place to write row `y` to: the target itself if it takes plain pixel values. */
+/* Return where to write row `y`: the target itself if it takes plain pixel values. */
 static uint8_t *row_at(const sr_target *target, int y, uint8_t *line)
 {
     return line ? line : (uint8_t *)target->data + y * target->row;

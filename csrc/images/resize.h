@@ -35,7 +35,7 @@ typedef struct sr_span {
     bool mirrored; /* the pixels of the result are in reverse order */
 } sr_span;
 
-/* The place of the result. Strides are in bytes and may be negative or exchanged: that mirrors and transposes. */
+/* The memory of the result. Strides are in bytes and may be negative or exchanged: that mirrors and transposes. */
 typedef struct sr_target {
     char *data;
     int64_t row, pixel, channel;

@@ -1,4 +1,4 @@
-/* sample.c - take pixels at arbitrary places of an image. */
+/* sample.c - take pixels at arbitrary points of an image. */
 #include "sample.h"
 
 #include <errno.h>
@@ -112,7 +112,7 @@ void sr_sample(sr_sampler *s, int first, int last, uint8_t *to)
     }
 }
 
-static bool is_inside(const sr_sampler *s, int i) /* also false for a place that is not a number */
+static bool is_inside(const sr_sampler *s, int i) /* also false for a point that is not a number */
 {
     return s->x[i] >= 0 && s->x[i] < s->width && s->y[i] >= 0 && s->y[i] < s->height;
 }

@@ -1,7 +1,7 @@
-/* sample.h - take pixels at arbitrary places of an image, row by row. Private to csrc/images.
+/* sample.h - take pixels at arbitrary points of an image, row by row. Private to csrc/images.
  *
- * A place is in Pillow's coordinates: the pixel in column x reaches from x to x + 1. Bilinear and bicubic interpolation
- * are Pillow's: beyond the border they see the nearest pixel of the image, and the cubic has a = -1. Places and weights
+ * A point is in Pillow's coordinates: the pixel in column x reaches from x to x + 1. Bilinear and bicubic interpolation
+ * are Pillow's: beyond the border they see the nearest pixel of the image, and the cubic has a = -1. Points and weights
  * are rounded to 15 and 14 bits, so a result differs from Pillow's double precision by at most one level.
  */
 #ifndef SLIPRING_IMAGES_SAMPLE_H
@@ -9,7 +9,7 @@
 
 #include "pixels.h"
 
-/* Where the places of a row are, and what the loops need to take pixels there. */
+/* Where the points of a row are, and what the loops need to take pixels there. */
 typedef struct sr_sampler {
     const uint8_t *data; /* the image */
     uint32_t stride;     /* bytes from a row to the next */
@@ -17,7 +17,7 @@ typedef struct sr_sampler {
     enum sr_filter filter;
     int bias;            /* bilinear: 0 rounds down, as Pillow does; 64 rounds to the nearest level */
     uint32_t steps[4];   /* from the first row of a neighbourhood to each of its rows */
-    double *x, *y;       /* the places of one row */
+    double *x, *y;       /* the points of one row */
     uint32_t *at;        /* the first byte of each neighbourhood */
     int16_t *weights[2]; /* bilinear: minus the fraction in x and y */
     uint32_t *pairs_x[2], *pairs_y[2]; /* bicubic: two pairs of weights in each direction */
@@ -28,11 +28,11 @@ typedef struct sr_sampler {
 /* Prepare to take rows of `count` pixels from the image. It needs a->work. -EINVAL: an image of 4 GiB; -ENOMEM. */
 int sr_sampler_make(sr_sampler *s, sr_augmenter *a, const sr_pixels *image, int filter, int count);
 
-/* Write the pixels at the places `first` to `last` (exclusive), which must lie in the image, to the row `to`. It writes
+/* Write the pixels at the points `first` to `last` (exclusive), which must lie in the image, to the row `to`. It writes
  * up to four bytes more. */
 void sr_sample(sr_sampler *s, int first, int last, uint8_t *to);
 
-/* Write the row: pixels at the places that lie in the image, and the fill elsewhere. */
+/* Write the row: pixels at the points that lie in the image, and the fill elsewhere. */
 void sr_sample_where_inside(sr_sampler *s, int count, uint8_t *to);
 
 /* The loops over a row. */

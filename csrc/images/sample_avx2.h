@@ -62,8 +62,8 @@ LOOP void NAMED(bicubic_taps)(const sr_sampler *s, int n, uint8_t *to)
         columns = _mm256_madd_epi16(columns, weights);
         __m128i value = _mm_add_epi32(_mm256_castsi256_si128(columns), _mm256_extracti128_si256(columns, 1));
         value = _mm_packs_epi32(_mm_srai_epi32(value, 20), value);
-        int levels = _mm_cvtsi128_si32(_mm_packus_epi16(value, value));
-        memcpy(to, &levels, 4);
+        int pixels = _mm_cvtsi128_si32(_mm_packus_epi16(value, value));
+        memcpy(to, &pixels, 4);
     }
 }
 
@@ -74,7 +74,7 @@ LOOP void NAMED(shift)(const uint8_t *from, const uint8_t *next, int values, int
         __m256i a = _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(from + i))), 7);
         __m256i b = _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(next + i))), 7);
         a = _mm256_srli_epi16(_mm256_sub_epi16(a, _mm256_mulhrs_epi16(_mm256_sub_epi16(b, a), f)), 7);
-        __m128i levels = _mm_packus_epi16(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-        _mm_storeu_si128((__m128i *)(to + i), levels);
+        __m128i pixels = _mm_packus_epi16(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+        _mm_storeu_si128((__m128i *)(to + i), pixels);
     }
 }

@@ -46,7 +46,7 @@ LOOP void NAMED(fixed)(sr_sampler *s, int n, uint32_t x, uint32_t y, uint32_t st
 #define TIMES(a, b) ((int16_t)((((int16_t)(a) * (int16_t)(b) >> 14) + 1) >> 1))
 
 /* The fractions are negative, because only -1 of the two whole numbers fits in 16 bits. */
-LOOP void NAMED(bilinear_places)(sr_sampler *s, int first, int n)
+LOOP void NAMED(bilinear_points)(sr_sampler *s, int first, int n)
 {
     const double *restrict x = s->x + first, *restrict y = s->y + first;
     uint32_t *restrict at = s->at, stride = s->stride;
@@ -82,7 +82,7 @@ LOOP void NAMED(bilinear_taps)(const sr_sampler *s, int n, uint8_t *restrict to)
 
 LOOP void NAMED(bilinear)(sr_sampler *s, int first, int n, uint8_t *to)
 {
-    NAMED(bilinear_places)(s, first, n);
+    NAMED(bilinear_points)(s, first, n);
     s->at[n] = 0; /* the second of the last pair, if the number is odd */
     NAMED(bilinear_taps)(s, n, to);
 }
@@ -98,7 +98,7 @@ LOOP void NAMED(cubic)(const int *restrict fractions, int n, uint32_t *restrict 
     }
 }
 
-LOOP void NAMED(bicubic_places)(sr_sampler *s, int first, int n)
+LOOP void NAMED(bicubic_points)(sr_sampler *s, int first, int n)
 {
     const double *restrict x = s->x + first, *restrict y = s->y + first;
     uint32_t *restrict at = s->at, stride = s->stride;
@@ -140,7 +140,7 @@ LOOP void NAMED(bicubic_taps)(const sr_sampler *s, int n, uint8_t *restrict to)
 
 LOOP void NAMED(bicubic)(sr_sampler *s, int first, int n, uint8_t *to)
 {
-    NAMED(bicubic_places)(s, first, n);
+    NAMED(bicubic_points)(s, first, n);
     fold_at_borders(s, first, n);
     NAMED(bicubic_taps)(s, n, to);
 }

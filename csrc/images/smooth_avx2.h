@@ -41,8 +41,8 @@ LOOP void NAMED(across)(const int16_t *row, const int16_t *weights, int pairs, i
         }
         low = _mm256_srai_epi16(_mm256_add_epi16(low, half), 7);
         high = _mm256_srai_epi16(_mm256_add_epi16(high, half), 7);
-        __m256i levels = _mm256_permute4x64_epi64(_mm256_packus_epi16(low, high), 0xd8);
-        _mm256_storeu_si256((__m256i *)(to + i), levels);
+        __m256i pixels = _mm256_permute4x64_epi64(_mm256_packus_epi16(low, high), 0xd8);
+        _mm256_storeu_si256((__m256i *)(to + i), pixels);
     }
 }
 
@@ -69,8 +69,8 @@ LOOP void NAMED(blend)(const uint16_t *columns, const uint8_t *from, int n, floa
                                      _mm256_srai_epi32(_mm256_unpacklo_epi16(difference, difference), 16), factors);
         __m256i high = NAMED(blended)(_mm256_unpackhi_epi16(smooth, zero),
                                       _mm256_srai_epi32(_mm256_unpackhi_epi16(difference, difference), 16), factors);
-        __m256i levels = _mm256_packs_epi32(low, high);
-        levels = _mm256_permute4x64_epi64(_mm256_packus_epi16(levels, levels), 0x08);
-        _mm_storeu_si128((__m128i *)(to + i), _mm256_castsi256_si128(levels));
+        __m256i pixels = _mm256_packs_epi32(low, high);
+        pixels = _mm256_permute4x64_epi64(_mm256_packus_epi16(pixels, pixels), 0x08);
+        _mm_storeu_si128((__m128i *)(to + i), _mm256_castsi256_si128(pixels));
     }
 }

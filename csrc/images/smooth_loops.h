@@ -6,7 +6,7 @@ LOOP void NAMED(add)(const float *a, const float *b, float weight, int n, float 
         to[i] += weight * (a[i] + b[i]);
 }
 
-LOOP void NAMED(add_levels)(const uint8_t *a, const uint8_t *b, float weight, int n, float *restrict to)
+LOOP void NAMED(add_pixels)(const uint8_t *a, const uint8_t *b, float weight, int n, float *restrict to)
 {
     for (int i = 0; i < n; i++)
         to[i] += weight * (float)(a[i] + b[i]);
@@ -93,5 +93,5 @@ LOOP void NAMED(box)(const uint8_t *leaving, const uint8_t *entering, const uint
 }
 
 static const sr_smooth_loops NAMED(loops) = {
-    NAMED(add), NAMED(add_levels), NAMED(down), NAMED(across), NAMED(sharpen), NAMED(box),
+    NAMED(add), NAMED(add_pixels), NAMED(down), NAMED(across), NAMED(sharpen), NAMED(box),
 };

@@ -11,17 +11,17 @@
 
 #include "sample.h"
 
-/* The place in the image, in one direction, of the pixels of a row of the result. */
+/* The image coordinate, in one direction, of the pixels of a row of the result. */
 typedef struct line {
     double step, half, row, add;
 } line;
 
 /* Rounding never changes the order of two numbers, so this only grows, or only falls, with x. */
-static double place(const line *l, int x) { return l->step * (x + l->half) + l->row + l->add; }
+static double coordinate(const line *l, int x) { return l->step * (x + l->half) + l->row + l->add; }
 
-static bool passed(const line *l, int x, double bound) { return (place(l, x) >= bound) == (l->step >= 0); }
+static bool passed(const line *l, int x, double bound) { return (coordinate(l, x) >= bound) == (l->step >= 0); }
 
-/* Return the first of `n` pixels whose place has passed `bound`; `n` if there is none. */
+/* Return the first of `n` pixels whose coordinate has passed `bound`; `n` if there is none. */
 static int crossing(const line *l, double bound, int n)
 {
     double guess = l->step == 0 ? 0 : ceil((bound - l->add - l->row) / l->step - l->half);
@@ -40,7 +40,7 @@ static int crossing(const line *l, double bound, int n)
     return low;
 }
 
-/* Narrow a range of pixels to those whose place is from 0 to `size` (exclusive). */
+/* Narrow a range of pixels to those whose coordinate is from 0 to `size` (exclusive). */
 static void narrow(const line *l, double size, int n, int *first, int *last)
 {
     int a = crossing(l, 0, n), b = crossing(l, size, n);
@@ -91,7 +91,7 @@ static void scale(sr_sampler *s, const double v[6], int height, int width, uint8
     }
 }
 
-/* Return whether Pillow uses 16.16 fixed point: if the corners of the result are at places below 32768. */
+/* Return whether Pillow uses 16.16 fixed point: if the corners of the result have coordinates below 32768. */
 static bool is_fixed(const double v[6], int height, int width)
 {
     for (int corner = 0; corner < 4; corner++) {
@@ -114,8 +114,9 @@ static void fixed(sr_sampler *s, const double v[6], int height, int width, uint8
         narrow(&lx, s->width * 65536.0, width, &first, &last);
         narrow(&ly, s->height * 65536.0, width, &first, &last);
         if (last > first) {
-            sr_sample_loops_chosen()->fixed(s, last - first, (uint32_t)place(&lx, first), (uint32_t)place(&ly, first),
-                                            (uint32_t)(int64_t)step_x, (uint32_t)(int64_t)step_y);
+            uint32_t from_x = (uint32_t)coordinate(&lx, first), from_y = (uint32_t)coordinate(&ly, first);
+            sr_sample_loops_chosen()->fixed(s, last - first, from_x, from_y, (uint32_t)(int64_t)step_x,
+                                            (uint32_t)(int64_t)step_y);
             sr_sample_loops_chosen()->copy(s, 0, last - first, to + 3 * (size_t)first);
         }
         fill_ends(to, first, last, width, s->fill);
@@ -149,7 +150,7 @@ static void shear_rows(sr_sampler *s, const double v[6], int height, int width, 
         narrow(&lx, s->width, width, &first, &last);
         if (last > first) {
             const uint8_t *from = s->data + (size_t)y * s->stride;
-            double start = place(&lx, first) - 0.5; /* of the first pixel: from -0.5 to the last pixel + 0.5 */
+            double start = coordinate(&lx, first) - 0.5; /* of the first pixel: from -0.5 to the last pixel + 0.5 */
             int pixel = (int)(start + 1) - 1, fraction = -(int)((start - pixel) * 32768 + 0.5);
             int begin = first + (pixel < 0), end = last; /* the pixels that lie between two of the image */
             pixel = pixel < 0 ? 0 : pixel;

@@ -213,7 +213,7 @@ class ImageError(SlipringError, ValueError):
     Attributes
     ----------
     path : str or None
-        The file, or the place in an archive or table, as far as it is known.
+        The file, or the position in an archive or table, as far as it is known.
     index : int or None
         The index of the sample, in a dataset of slipring.images.
     """

@@ -272,7 +272,7 @@ class FlowOptions(CommonOptions, total=False):
     ----------
     num_workers : int or (int or None, int or None) or {'auto'}, default 0
         0: this process makes a batch when you ask for it. 'auto' or (least, most): the number that makes the loop
-        fastest, which the loader finds while batches flow; see `tuning`. None in the place of a bound: 1 for the least;
+        fastest, which the loader finds while batches flow; see `tuning`. None instead of a bound: 1 for the least;
         4 per processor for the most, but at least 16 and at most 64, or the number of processors if that is higher. If
         batches depend on the workers (``rng='worker'``, iterable datasets), the number changes between epochs only.
         `slipring.stream` and `slipring.ray.Loader` need a fixed number.
@@ -442,8 +442,8 @@ def declares(
         checked = rule.suggesting(signature, **{**ELSEWHERE, **moved, **known})(init)
         checked.__signature__ = signature
         if made.__doc__:  # python -OO has none
-            place = re.search(r"^( *)\{options\}$", made.__doc__, re.M)
-            made.__doc__ = made.__doc__.replace(place[0], textwrap.indent(text, place[1]))
+            line = re.search(r"^( *)\{options\}$", made.__doc__, re.M)
+            made.__doc__ = made.__doc__.replace(line[0], textwrap.indent(text, line[1]))
         if not isinstance(made, type):
             checked.__doc__ = made.__doc__
             return checked

@@ -1,7 +1,7 @@
 """Secrets in texts that people read or share: credentials in URLs, and the arguments of programs.
 
 A URL keeps the parts that say where a file lies. Its user info and the values of query parameters that grant access
-become ``***``. In Azure's ``abfs://container@account`` the part before the @ is a place, and stays.
+become ``***``. In Azure's ``abfs://container@account`` the part before the @ is a container, and stays.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class StringList(Sequence[str]):
             strings = strings.cast(kind)
         if strings.null_count:
             nulls = f"{strings.null_count} of {len(strings)}"
-            raise TypeError(f"StringList has no place for None, but {nulls} elements are null")
+            raise TypeError(f"StringList cannot hold None, but {nulls} elements are null")
         self._over(strings)
 
     def _over(self, array):

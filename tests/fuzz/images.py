@@ -102,9 +102,9 @@ class Fuzzer:
             recipe = Recipe(max(1, height + draw.choice([0, 0, -1, 1])), max(1, width + draw.choice([0, 0, -1, 1])))
             recipe.crop(0, 0, draw.randint(1, recipe.height), draw.randint(1, recipe.width))
             images.RandomResizedCrop(out.shape[:2]).apply(recipe, Draws(draw.getrandbits(64)))
-            view = recipe.view
+            spec = recipe.crop_spec
             reading = self.reading()
-            write(image, Placement(view.box, view.to, view.window[:2], view.flip, reading.filter), Target(out), reading)
+            write(image, Placement(spec.box, spec.to, spec.window[:2], spec.flip, reading.filter), Target(out), reading)
             self.read += 1
         except ImageError:
             self.refused += 1

@@ -21,8 +21,8 @@ def scene(number=0):
     objects = np.zeros((3, HEIGHT, WIDTH), bool)
     points = []
     for n, (left, top, right, bottom) in enumerate(RECTANGLES):
-        place = slice(top, bottom), slice(left, right)
-        image[place], classes[place], objects[(n, *place)] = LEVELS[n], 300 * (n + 1), True
+        region = slice(top, bottom), slice(left, right)
+        image[region], classes[region], objects[(n, *region)] = LEVELS[n], 300 * (n + 1), True
         points.append([[(left + right) / 2, (top + bottom) / 2, 2]])
     return {
         "image": image,

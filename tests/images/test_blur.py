@@ -43,8 +43,8 @@ def gaussian(image, taps, sigma):
     levels = image.astype(np.float64)
     for axis in (1, 0):
         radius = taps[1 - axis] // 2
-        places = np.arange(-radius, radius + 1)
-        weights = np.exp(-0.5 * (places / sigma[1 - axis]) ** 2)
+        positions = np.arange(-radius, radius + 1)
+        weights = np.exp(-0.5 * (positions / sigma[1 - axis]) ** 2)
         padding = [(0, 0)] * 3
         padding[axis] = radius, radius
         padded = np.moveaxis(np.pad(levels, padding, mode="reflect"), axis, -1)

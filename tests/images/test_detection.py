@@ -94,7 +94,7 @@ def test_an_iou_crop_is_the_first_that_torchvisions_rules_allow(step):
             assert (recipe.height, recipe.width, len(recipe.boxes.rows)) == (height, width, len(boxes))
         else:
             kept, crop = want
-            assert recipe.boxes.rows.tolist() == kept and recipe.view.window == crop
+            assert recipe.boxes.rows.tolist() == kept and recipe.crop_spec.window == crop
             found += 1
     assert found > 30
 
@@ -154,8 +154,8 @@ def test_a_fixed_size_crop_shows_a_part_and_has_its_border_at_the_bottom_and_the
     step, corners = images.FixedSizeCrop(size, (1, 2, 3), mode), set()
     for seed in range(12):
         sample = sample_of(seed=seed)
-        place = Draws(seed).uniform(0, 1)
-        top, left = int(max(0, 60 - size[0]) * place), int(max(0, 90 - size[1]) * place)
+        position = Draws(seed).uniform(0, 1)
+        top, left = int(max(0, 60 - size[0]) * position), int(max(0, 90 - size[1]) * position)
         result = made(step, sample, seed, mask_fill=255, min_box_size=0)
         image, mask = (sample[key][top : top + size[0], left : left + size[1]] for key in ("image", "mask"))
         border = ((0, size[0] - len(image)), (0, size[1] - image.shape[1]))
@@ -173,20 +173,20 @@ def test_a_fixed_size_crop_shows_a_part_and_has_its_border_at_the_bottom_and_the
 
 
 @pytest.mark.parametrize(
-    ("size", "to", "scaled", "place"),
+    ("size", "to", "scaled", "position"),
     [
         ((60, 90), (64, 64), (43, 64), (10, 0)),  # 21 rows are missing
         ((60, 90), (120, 200), (120, 180), (0, 10)),
         ((1, 90), (16, 32), (1, 32), (7, 0)),
     ],
 )
-def test_a_letter_box_has_equal_borders(size, to, scaled, place):
+def test_a_letter_box_has_equal_borders(size, to, scaled, position):
     sample = sample_of(*size, 3)
     result = made(images.LetterBox(to), sample, 1, mask_fill=255, min_box_size=0)
     assert result["image"].shape[:2] == to
-    resized(sample, scaled)(result, *place)
+    resized(sample, scaled)(result, *position)
     outside = np.ones(to, bool)
-    outside[place[0] : place[0] + scaled[0], place[1] : place[1] + scaled[1]] = False
+    outside[position[0] : position[0] + scaled[0], position[1] : position[1] + scaled[1]] = False
     assert (result["image"][outside] == 114).all() and (result["mask"][outside] == 255).all()
 
 
@@ -211,8 +211,8 @@ def test_an_iou_crop_draws_its_overlaps_and_sides_uniformly():
     follows((crops[:, 2] + 0.5) / 200, uniform(0.2, 0.9))
     follows((crops[:, 3] + 0.5) / 300, uniform(0.2, 0.9))
     draw = np.random.default_rng(0)  # whole places are made continuous
-    for place, side in ((0, 200), (1, 300)):
-        follows((crops[:, place] + draw.uniform(0, 1, len(crops))) / (side - crops[:, place + 2]), uniform(0, 1))
+    for position, side in ((0, 200), (1, 300)):
+        follows((crops[:, position] + draw.uniform(0, 1, len(crops))) / (side - crops[:, position + 2]), uniform(0, 1))
 
 
 def test_zooming_out_draws_its_factor_and_its_place_uniformly():
@@ -220,8 +220,8 @@ def test_zooming_out_draws_its_factor_and_its_place_uniformly():
     counted(names(found), {"box": 0.4, None: 0.6})
     boxes = np.array([ops[0][1] for ops in found if ops], float)
     follows(boxes[:, 2] / 2000, uniform(1.5, 4))
-    for place, side in ((0, 2000), (1, 3000)):
-        follows(-boxes[:, place] / (boxes[:, place + 2] - side), uniform(0, 1))
+    for position, side in ((0, 2000), (1, 3000)):
+        follows(-boxes[:, position] / (boxes[:, position + 2] - side), uniform(0, 1))
 
 
 def test_photometric_distortion_draws_each_operation_and_order_as_often_as_torchvision():

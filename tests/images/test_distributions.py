@@ -44,8 +44,8 @@ def counted(values, expected):
     assert square < k * (1 - 2 / (9 * k) + 3.09 * math.sqrt(2 / (9 * k))) ** 3
 
 
-def numbers(added, place=0):
-    return [ops[0][2][place] for ops in added]
+def numbers(added, position=0):
+    return [ops[0][2][position] for ops in added]
 
 
 def names(added):
@@ -114,8 +114,8 @@ def test_angles_and_scales_are_uniform(step, of_matrix, low, high):
 def test_moves_are_uniform_numbers_rounded_to_pixels():
     added = recorded(images.RandomAffine(0, translate=(0.02, 0.03)), 4000)  # up to 6 pixels of 300, and 6 of 200
     expected = {n: 0.5 if abs(n) == 6 else 1 for n in range(-6, 7)}
-    for place in (0, 1):
-        counted([ops[0][1][place] for ops in added], expected)
+    for position in (0, 1):
+        counted([ops[0][1][position] for ops in added], expected)
 
 
 @pytest.mark.parametrize("padding", [0, 2])
@@ -148,10 +148,10 @@ def recipes(step, size, times):
 
 def test_random_resized_crops_have_uniform_areas_aspects_and_places():
     step = images.RandomResizedCrop(32, (0.1, 0.2), (0.5, 2), flip=0.25)
-    views = [recipe.view for recipe in recipes(step, (1000, 2000), 2000)]
-    assert {(view.to, view.window) for view in views} == {((32, 32), (0, 0, 32, 32))}
-    check_boxes([view.box for view in views])
-    counted([view.flip for view in views], {True: 1, False: 3})
+    specs = [recipe.crop_spec for recipe in recipes(step, (1000, 2000), 2000)]
+    assert {(spec.to, spec.window) for spec in specs} == {((32, 32), (0, 0, 32, 32))}
+    check_boxes([spec.box for spec in specs])
+    counted([spec.flip for spec in specs], {True: 1, False: 3})
 
 
 def test_erased_boxes_reach_every_side_of_the_image_and_stay_inside():
@@ -246,9 +246,9 @@ def test_trivial_augment_draws_each_operation_equally_often():
 def test_trivial_augment_draws_strengths_from_31_and_a_sign():
     added = recorded(images.TrivialAugmentWide(), 20_000)
     factors = [round((ops[0][2][0] - 1) / 0.99 * 30) for ops in added if ops and ops[0][0] == "brightness"]
-    counted(factors, {place: 2 if place == 0 else 1 for place in range(-30, 31)})
+    counted(factors, {position: 2 if position == 0 else 1 for position in range(-30, 31)})
     bits = [ops[0][1][0] for ops in added if ops and ops[0][0] == "posterize"]
-    counted(bits, Counter(round(8 - place / 5) for place in range(31)))
+    counted(bits, Counter(round(8 - position / 5) for position in range(31)))
     thresholds = [round((1 - ops[0][2][0] / 255) * 30) for ops in added if ops and ops[0][0] == "solarize"]
     counted(thresholds, dict.fromkeys(range(31), 1))
 

@@ -70,8 +70,8 @@ def test_only_the_part_that_remains_is_decoded_unless_colours_depend_on_the_whol
     recipe.crop(-20, -10, 90, 90, (1.0, 2.0, 3.0))
     recipe.crop(30, 30, 25, 20)
     recipe.flip()
-    assert recipe.view.window == ((10, 20, 25, 20) if is_exchanged else (0, 0, 50, 60))
-    assert recipe.view.flip is is_exchanged
+    assert recipe.crop_spec.window == ((10, 20, 25, 20) if is_exchanged else (0, 0, 50, 60))
+    assert recipe.crop_spec.flip is is_exchanged
     assert (recipe.height, recipe.width) == (25, 20)
 
 

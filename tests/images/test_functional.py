@@ -79,7 +79,7 @@ BY_PILLOW = {
 def corners(array, order=range(4)):
     height, width = array.shape[:2]
     found = (0, 0), (width, 0), (width, height), (0, height)
-    return [found[place] for place in order]
+    return [found[position] for position in order]
 
 
 def middle(image):

@@ -55,9 +55,9 @@ def test_each_crop_is_that_of_the_whole_image(options):
         (first, others), _ = data.try_sample(0, seed)
         assert first.shape == (1, *LARGE, 3) and others.shape == (4, *LARGE, 3)
         assert np.array_equal(first[0], one.try_sample(0, seed)[0])
-        top, left, height, width = (view := data.view(0, seed)).box
+        top, left, height, width = (spec := data.crop_spec(0, seed)).box
         part = whole.crop((left, top, left + width, top + height)).resize(LARGE[::-1], Image.Resampling.BILINEAR)
-        assert error(first[0], np.asarray(part)[:, :: -1 if view.flip else 1]) <= 1
+        assert error(first[0], np.asarray(part)[:, :: -1 if spec.flip else 1]) <= 1
 
 
 def test_a_jpeg_is_decoded_once(monkeypatch):

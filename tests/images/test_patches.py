@@ -54,7 +54,7 @@ def image_of(sample):
 def test_the_grid_is_the_largest_that_the_number_of_patches_allows(shape, most):
     data = images.Bytes([(encoded(np.zeros((*shape, 3), np.uint8), "PNG"), 0)], images.Patches(most, patch_size=SIDE))
     rows, columns = largest_grid(*shape, most)
-    assert data.view(0, 0).to == (SIDE * rows, SIDE * columns)
+    assert data.crop_spec(0, 0).to == (SIDE * rows, SIDE * columns)
 
 
 @pytest.mark.parametrize("options", [{}, FLOATS, {"side": 18}, {"dtype": "float16"}], ids=str)
@@ -69,7 +69,7 @@ def test_patches_are_those_of_the_image_that_plain_steps_make(options, random):
             "patch_coord": ((length, 2), np.dtype("int64")),
             "patch_valid": ((length,), np.dtype("bool")),
         }
-        resize = images.Resize(data.view(Sized(index, length), 5).to, "bicubic")
+        resize = images.Resize(data.crop_spec(Sized(index, length), 5).to, "bicubic")
         plain = images.Bytes(ROWS, [resize, *steps] if random else resize, **options)
         assert target == index and np.array_equal(image_of(sample), plain.try_sample(index, 5)[0])
 
@@ -77,12 +77,12 @@ def test_patches_are_those_of_the_image_that_plain_steps_make(options, random):
 def test_crops_have_the_drawn_share_and_an_aspect_near_that_of_the_image():
     row = [(encoded(pixels(200, 600), "PNG"), 0)]
     data = images.Bytes(row, images.Patches(48, patch_size=SIDE, scale=(0.25, 0.5), ratio=(0.5, 1.5)))
-    boxes = [data.view(0, seed).box[2:] for seed in range(300)]
+    boxes = [data.crop_spec(0, seed).box[2:] for seed in range(300)]
     shares = [height * width / 120_000 for height, width in boxes]
     assert 0.24 < min(shares) < 0.27 and 0.48 < max(shares) < 0.51 and data.is_random
     aspects = [width / height / 3 for height, width in boxes]
     assert 0.49 < min(aspects) < 0.55 and 1.3 < max(aspects) < 1.52
-    assert all(0 < np.prod(data.view(0, seed).to) <= 48 * SIDE**2 for seed in range(300))
+    assert all(0 < np.prod(data.crop_spec(0, seed).to) <= 48 * SIDE**2 for seed in range(300))
 
 
 def sampler(**options):

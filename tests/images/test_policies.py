@@ -119,7 +119,7 @@ def test_timms_levels_mean_factors_bits_and_addends(name, level, expected):
 
 
 @pytest.mark.parametrize(
-    ("name", "level", "place", "expected"),
+    ("name", "level", "position", "expected"),
     [
         ("ShearX", 9, 1, 0.27),
         ("ShearY", 9, 3, 0.27),
@@ -129,10 +129,10 @@ def test_timms_levels_mean_factors_bits_and_addends(name, level, expected):
         ("Rotate", 9, 3, math.sin(math.radians(27))),
     ],
 )
-def test_timms_levels_mean_maps_with_both_signs(name, level, place, expected):
+def test_timms_levels_mean_maps_with_both_signs(name, level, position, expected):
     seen = set()
     for kind, n, v in timm_operations(name, level):
-        value = v[place] if kind == "affine" else n[1 if place == 2 else 0]  # a move by whole pixels is a box
+        value = v[position] if kind == "affine" else n[1 if position == 2 else 0]  # a move by whole pixels is a box
         assert tuple(v[6:9] if kind == "affine" else v) == (128, 128, 128)
         seen.add(round(value, 6))
     assert seen == {round(expected, 6), round(-expected, 6)}
@@ -175,9 +175,9 @@ def test_a_random_crop_is_a_part_of_the_padded_image(mode):
     if padded is None:
         padded = np.stack([np.pad(array[..., c], border[:2], constant_values=9 - c) for c in range(3)], 2)
     windows = np.lib.stride_tricks.sliding_window_view(padded, (18, 25, 3))[:, :, 0]
-    places = {window.tobytes() for row in windows for window in row}
+    positions = {window.tobytes() for row in windows for window in row}
     seen = {drawn(steps, array, seed).tobytes() for seed in range(100)}
-    assert seen <= places and len(seen) > 20
+    assert seen <= positions and len(seen) > 20
 
 
 def test_a_crop_larger_than_the_image_is_refused():

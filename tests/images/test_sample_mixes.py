@@ -91,8 +91,8 @@ def test_a_mix_does_not_change_the_numbers_of_other_steps():
     steps = [images.RandomCrop(12), images.RandomHorizontalFlip(), images.RandomRotation(30)]
     plain = images.Annotated([{"image": pixels(30, 40)}], steps)
     for mix in (images.Mosaic(6, p=1e-12), images.SampleMixUp(p=0), images.CopyPaste(p=0)):
-        for place in range(4):
-            data = images.Annotated([{"image": pixels(30, 40)}], [*steps[:place], mix, *steps[place:]])
+        for position in range(4):
+            data = images.Annotated([{"image": pixels(30, 40)}], [*steps[:position], mix, *steps[position:]])
             for seed in range(5):
                 assert np.array_equal(data.try_sample(0, seed)["image"], plain.try_sample(0, seed)["image"])
 
@@ -345,8 +345,8 @@ def test_functions_before_and_after_a_mix_have_random_numbers_of_their_own(p):
     assert drawn.pop() == with_mixes  # mixes leave the numbers of functions as they are
 
 
-@pytest.mark.parametrize("place", [1, 2])
-def test_an_exception_of_a_signal_handler_is_raised_as_it_is(place):
+@pytest.mark.parametrize("position", [1, 2])
+def test_an_exception_of_a_signal_handler_is_raised_as_it_is(position):
     raised = []
 
     def handler(*_):
@@ -354,7 +354,7 @@ def test_an_exception_of_a_signal_handler_is_raised_as_it_is(place):
         raise raised[-1]
 
     steps = [images.RandomHorizontalFlip(), images.Mosaic(20)]
-    steps.insert(place, lambda image: signal.raise_signal(signal.SIGUSR1))
+    steps.insert(position, lambda image: signal.raise_signal(signal.SIGUSR1))
     data = images.Annotated([flat(n, 20, 20) for n in range(3)], steps, **BOXES)
     with handling(handler), pytest.raises(ValueError, match="stop") as caught:
         data[0]

@@ -38,7 +38,7 @@ def test_cover_crop_scales_and_crops_as_two_steps_do(height, width, random):
     for seed, (rows, columns) in enumerate([(50, 40), (40, 50), (1, 90), (90, 1), (height, width)]):
         row = [(encoded(pixels(rows, columns), "PNG"), 0)]
         data = images.Bytes(row, step)
-        to = data.view(0, seed).to
+        to = data.crop_spec(0, seed).to
         assert to[0] >= height and to[1] >= width and (to[0] == height or to[1] == width)
         assert abs(to[0] * columns - to[1] * rows) <= max(rows, columns)  # the aspect, within half a pixel
         crop = images.RandomCrop((height, width)) if random else images.CenterCrop((height, width))
@@ -49,8 +49,8 @@ def test_cover_crop_scales_and_crops_as_two_steps_do(height, width, random):
 
 def test_the_place_of_a_random_cover_crop_is_drawn():
     data = images.Bytes(ROWS, images.CoverCrop((10, 40), random=True))
-    places = {data.view(0, seed).window[0] for seed in range(200)}
-    assert places == set(range(data.view(0, 0).to[0] - 10 + 1)) and data.is_random
+    positions = {data.crop_spec(0, seed).window[0] for seed in range(200)}
+    assert positions == set(range(data.crop_spec(0, 0).to[0] - 10 + 1)) and data.is_random
     assert not images.Bytes(ROWS, images.CoverCrop(10)).is_random
 
 
@@ -62,7 +62,7 @@ def test_each_image_is_that_of_the_plain_recipe_of_its_size(options):
         for index in (0, 7, N - 1, -1):
             made, target = data.try_sample(Sized(index, size), 5)
             assert np.array_equal(made, plain.try_sample(index, 5)[0]) and target == index % N
-            assert data.view(Sized(index, size), 5) == plain.view(index, 5)
+            assert data.crop_spec(Sized(index, size), 5) == plain.crop_spec(index, 5)
     assert data.is_random and not images.Bytes(ROWS, FIXED).is_random
 
 

@@ -73,8 +73,8 @@ def test_resize_then_center_crop_is_the_validation_recipe(size, resize, crop, ho
 def test_if_no_box_fits_the_middle_is_taken(size, box):
     recipe = Recipe(*size)
     images.RandomResizedCrop(8, scale=(1, 1)).apply(recipe, Draws(1))
-    view = recipe.view
-    assert view.box == box
+    spec = recipe.crop_spec
+    assert spec.box == box
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -171,7 +171,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_view_has_the_operations_in_order_with_their_numbers(case):
     steps, wanted = CASES[case]
-    assert data(*steps).view(0, seed=1).operations == wanted
+    assert data(*steps).crop_spec(0, seed=1).operations == wanted
 
 
 def test_the_numbers_of_a_view_make_the_sample():
@@ -179,33 +179,33 @@ def test_the_numbers_of_a_view_make_the_sample():
     image = data(images.Resize((30, 40)))[0][0]
     for seed in range(8):
         made = image
-        operations = dataset.view(0, seed).operations
+        operations = dataset.crop_spec(0, seed).operations
         assert len(operations) == 4
         for name, (factor,) in operations:
             made = getattr(functional, f"adjust_{name}")(made, factor)
         assert np.array_equal(made, dataset.try_sample(0, seed)[0])
     for seed in (-1, 1 << 64):
         with pytest.raises(ValueError, match="seed must be from 0 to"):
-            dataset.view(0, seed)
+            dataset.crop_spec(0, seed)
 
 
 @pytest.mark.parametrize("side", [None, 30])
 def test_a_view_has_the_box_the_mirroring_and_the_size_of_the_sample_of_the_same_seed(side):
     dataset = data(images.RandomHorizontalFlip(), images.RandomResizedCrop((20, 30)), side=side)
     picture = Image.fromarray(data(side=side)[0][0])
-    views = [dataset.view(0, seed) for seed in range(8)]
-    for seed, view in enumerate(views):
-        top, left, height, width = view.box
+    specs = [dataset.crop_spec(0, seed) for seed in range(8)]
+    for seed, spec in enumerate(specs):
+        top, left, height, width = spec.box
         part = picture.crop((left, top, left + width, top + height)).resize((30, 20), Image.Resampling.BILINEAR)
-        want = np.asarray(part)[:, ::-1] if view.flip else np.asarray(part)
+        want = np.asarray(part)[:, ::-1] if spec.flip else np.asarray(part)
         assert error(dataset.try_sample(0, seed)[0], want) <= 1
-        assert view.to == (20, 30) and view.window == (0, 0, 20, 30)
-    assert {view.flip for view in views} == {True, False} and len({view.box for view in views}) == 8
+        assert spec.to == (20, 30) and spec.window == (0, 0, 20, 30)
+    assert {spec.flip for spec in specs} == {True, False} and len({spec.box for spec in specs}) == 8
 
 
 def test_the_last_operation_is_the_box_that_is_erased():
     dataset = data(images.Resize((30, 40)), images.RandomErasing(1.0, value=7))
-    ((name, (top, left, height, width)),) = dataset.view(0, 5).operations
+    ((name, (top, left, height, width)),) = dataset.crop_spec(0, 5).operations
     sample, _ = dataset.try_sample(0, 5)
     assert name == "erase"
     assert (sample[top : top + height, left : left + width] == 7).all()
@@ -222,6 +222,6 @@ EVERY = [
 def test_every_transform_has_operations_with_names():
     dataset = data(images.RandomResizedCrop(48), *EVERY)
     for seed in range(20):
-        names = {name for name, _ in dataset.view(0, seed).operations}
+        names = {name for name, _ in dataset.crop_spec(0, seed).operations}
         assert {"keep", "take_sum", "elastic", "perspective", "pil_gaussian_blur", "pad", "solarize_add"} <= names
         assert "permute_channels" in names

@@ -169,9 +169,9 @@ def test_memory_taken_during_a_call_of_scratch_is_not_given_twice(monkeypatch):
     taken = []
     references = _recipe.references_to
 
-    def interrupted(arrays, place):
+    def interrupted(arrays, position):
         monkeypatch.setattr(_recipe, "references_to", references)
-        count = references(arrays, place)
+        count = references(arrays, position)
         taken.append(_recipe.scratch(4, 5))  # as a signal handler that decodes an image, and keeps it
         return count
 

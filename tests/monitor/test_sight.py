@@ -96,7 +96,7 @@ def test_the_times_of_batches_arrive_with_their_indices_and_workers():
     assert stages["fetch"].count == 10 and stages["fetch"].total_s == table["fetch_ns"].sum() / 1e9
     assert stages["step"].count == 9 and stages["step"].total_s >= 0.009
     assert snapshot.slowest_samples["slowest_ns"][0] == table["slowest_ns"].max()
-    assert not (snapshot.threads or snapshot.told[0]) and 1 <= snapshot.told.sum() <= 2
+    assert not (snapshot.threads or snapshot.reported[0]) and 1 <= snapshot.reported.sum() <= 2
 
 
 def test_each_batch_is_in_the_table_and_in_the_sums_once():

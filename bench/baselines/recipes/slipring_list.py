@@ -82,13 +82,13 @@ def crop_error(recipe: Recipe, pictures: Pictures, most: int) -> tuple[float, in
     folder = images.Folder.of("", [], {}, pictures.files, crop)
     means, worst = [], 0
     for index, (path, _) in enumerate(pictures.files[:most]):
-        view, sample = folder.view(index, seed=index), folder.try_sample(index, seed=index)
+        spec, sample = folder.crop_spec(index, seed=index), folder.try_sample(index, seed=index)
         assert sample is not None
-        top, left, height, width = view.box
+        top, left, height, width = spec.box
         with Image.open(path) as image:
             exact = image.convert("RGB").crop((left, top, left + width, top + height))
         exact = exact.resize((SIDE, SIDE), filters[recipe.interpolation])
-        if view.flip:
+        if spec.flip:
             exact = exact.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         off = np.abs(sample[0].astype(int) - np.asarray(exact))
         means.append(off.mean())

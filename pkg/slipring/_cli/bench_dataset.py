@@ -99,7 +99,7 @@ def bench_dataset(args):
             args.seconds,
             args.batches,
             args.full,
-            _tell,
+            _say,
         )
         steps = maker.dataset.step_times() if hasattr(maker.dataset, "step_times") else {}
     except Failure:
@@ -208,7 +208,7 @@ def _of_dataset(name, error):
 # ---- output
 
 
-def _tell(case):
+def _say(case):
     if sys.stderr.isatty():
         print(f"\r\x1b[K{case}", end="", file=sys.stderr, flush=True)
 

@@ -123,8 +123,8 @@ def show(title, ended, snapshot, seen, n):
     if not len(table):
         print("no batches")
         return
-    which = "the last batch" if len(table) == 1 else f"the last {len(table)} batches"
-    print(f"{which}; ms, and how long before {'the newest stamp' if ended else 'now'}:")
+    heading = "the last batch" if len(table) == 1 else f"the last {len(table)} batches"
+    print(f"{heading}; ms, and how long before {'the newest stamp' if ended else 'now'}:")
     rows = [cells(batch, int(stamp), snapshot.at_ns) for batch, stamp in zip(table, stamps)]
     from slipring._cli.view import print_table
 

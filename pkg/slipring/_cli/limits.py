@@ -39,12 +39,12 @@ def judge(rows, processors):
     if rising and limit != "memory":
         more = "more may help, because waits overlap" if limit == "storage" else "more may help"
         more = f"{more}; there are {processors} processors" if helps else f"{processors} processors serve no more"
-        told = f"With {workers}, the most that was measured, it is still faster than with fewer ({rate}): {more}."
+        answer = f"With {workers}, the most that was measured, it is still faster than with fewer ({rate}): {more}."
     elif number:
-        told = f"{workers} {'is' if number == 1 else 'are'} enough ({rate})."
+        answer = f"{workers} {'is' if number == 1 else 'are'} enough ({rate})."
     else:
-        told = f"No workers are needed ({rate})."
-    sentence = " ".join([text, told, *_others(good, enough)])
+        answer = f"No workers are needed ({rate})."
+    sentence = " ".join([text, answer, *_others(good, enough)])
     return Finding(limit, sentence, number, enough.case.start_method, enough.samples_per_s, helps)
 
 

@@ -228,7 +228,7 @@ class Frame:
     """The content of a frame."""
 
     job: object
-    which: str  # of several ranks or segments of the job
+    rank_text: str  # of several ranks or segments of the job
     snapshot: Snapshot
     rates: Rates
     participants: list[Participant]
@@ -259,9 +259,9 @@ class Frame:
 class ParticipantSampler:
     """A sampler of a job's participants: some figures cover the time between two frames."""
 
-    def __init__(self, job, which=""):
+    def __init__(self, job, rank_text=""):
         self.job, self.rank = job, rank_of(environ_of(job.pid))
-        self.which = (f", rank {self.rank[0]} of {self.rank[1]}" if self.rank else "") + which
+        self.rank_text = (f", rank {self.rank[0]} of {self.rank[1]}" if self.rank else "") + rank_text
         self.before, self.cpu = None, {}
         self.peers, self.searched_at = {}, 0
 
@@ -289,7 +289,7 @@ class ParticipantSampler:
         ranks = self._ranks(snapshot)
         found = judged(ranks, self.rank and self.rank[1]) if ranks else None
         said = " ".join(found[1:]) if found else str(verdict_of(self.job, snapshot))
-        return Frame(self.job, self.which, snapshot, got, participants, stages, parts, said, ranks)
+        return Frame(self.job, self.rank_text, snapshot, got, participants, stages, parts, said, ranks)
 
     def _ranks(self, snapshot):
         """Return `verdicts` of the job's ranks on this machine. The ranks are searched every `SEARCH_S` seconds."""

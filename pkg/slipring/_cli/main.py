@@ -134,8 +134,8 @@ def main(arguments=None):
         return INTERRUPTED
     except BrokenPipeError:
         # The interpreter's flush at its exit must not fail once more.
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        with open(os.devnull, "w") as devnull:
+            os.dup2(devnull.fileno(), sys.stdout.fileno())
         return NOBODY_READS
     except Terminated as ended:
         return SIGNALLED + ended.number

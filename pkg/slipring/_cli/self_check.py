@@ -26,7 +26,7 @@ def describe():
     left = memory_available()
     return {
         "slipring": __version__,
-        "place": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+        "folder": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
         "build": dict(zip(("kind", "compiler"), build())),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
@@ -53,9 +53,9 @@ def _version(name):
         return None
 
 
-def _limit(which):
+def _limit(resource_name):
     """Return the soft limit of this process; None: there is none."""
-    soft, _ = resource.getrlimit(which)
+    soft, _ = resource.getrlimit(resource_name)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
@@ -154,7 +154,7 @@ def _limit_text(n):
 def lines(found):
     """Yield (name, text) of each line of the report."""
     build, limits, shm, memory, left = (found[name] for name in ("build", "limits", "shm", "memory", "left"))
-    yield "slipring", f"{found['slipring']} in {found['place']}"
+    yield "slipring", f"{found['slipring']} in {found['folder']}"
     yield "build", f"{build['kind']}, compiler {build['compiler']}"
     yield "Python", found["python"]
     for name, version in found["packages"].items():

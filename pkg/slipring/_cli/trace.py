@@ -28,7 +28,7 @@ BLOCK = 4096  # records at a time
 CONSUMER, DEVICE, WORKERS = 1, 2, 10  # tracks of a job; the workers' follow
 ROOM = 100_000  # of track numbers for a process
 # The states of a slot between two stamps of a batch.
-STAYS = ("task", "being made:", "ready", "leased")
+SPANS = ("task", "being made:", "ready", "leased")
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 NICE = 15
 CHECK_S = 0.5  # how often to check whether the job still has its segments
@@ -124,14 +124,14 @@ def record(jobs, recordings, seconds):
     begun = looked = time.monotonic()
     with Ending(jobs[0].pid) as ending:
         try:
-            tell(f"tracing process {jobs[0].pid or '?'} for {seconds:g} s")
+            say(f"tracing process {jobs[0].pid or '?'} for {seconds:g} s")
             while (at := time.monotonic()) < begun + seconds:
                 pause = min(recording.poll() for recording in recordings)
                 ended = ending.wait(min(pause, begun + seconds - at))
                 if not ended and at > looked + CHECK_S:
                     looked, ended = at, not any(job.is_there() for job in jobs)
                 if ended:
-                    tell(f"the job has ended, {at - begun:.1f} s after the beginning")
+                    say(f"the job has ended, {at - begun:.1f} s after the beginning")
                     break
         except KeyboardInterrupt:
             return True
@@ -144,7 +144,7 @@ def record(jobs, recordings, seconds):
 # ---- the file
 
 
-def tell(text):
+def say(text):
     """Print a message on stderr."""
     print(text, file=sys.stderr, flush=True)
 
@@ -289,7 +289,7 @@ class Tracks:
         slots, slot, name = self.of_slots, b["slot"], _name(b)
         freed = b["freed_at"] if b["freed_at"] >= b["taken_at"] > 0 else 0
         stamps = (b["dispatched_at"], b["claimed_at"], b["published_at"], b["taken_at"], freed)
-        for at, state in enumerate(STAYS):
+        for at, state in enumerate(SPANS):
             begin = stamps[at]
             end = next((stamp for stamp in stamps[at + 1 :] if stamp), self.end)
             if begin and end >= begin:
@@ -334,8 +334,8 @@ def _details(b):
         summary["first_index"] = b["first_index"]
     if b["slowest_ns"]:
         index = b["slowest_index"]
-        which = {"index": index} if index >= NO_INDEX + (1 << 33) else {"row": index & 0xFFFFFFFF}
-        summary["slowest"] = {**which, "ms": b["slowest_ns"] / 1e6}
+        sample = {"index": index} if index >= NO_INDEX + (1 << 33) else {"row": index & 0xFFFFFFFF}
+        summary["slowest"] = {**sample, "ms": b["slowest_ns"] / 1e6}
     if b["hits"] or b["misses"]:
         summary.update(hits=b["hits"], misses=b["misses"])
     return summary | {f"{name}_ms": b[field] / 1e6 for name, field in PARTS.items() if b[field]}

@@ -51,8 +51,8 @@ def print_table(head, rows, left=()):
     if not screen.is_terminal and "COLUMNS" not in os.environ:
         screen.width = WIDE
     *numbers, last = zip(head, *rows)
-    words = max((len(word) for text in last for word in text.split()), default=0)
-    least = sum(max(map(len, column)) + 2 for column in numbers) + max(len(last[0]), min(words, WORD))
+    widest = max((len(word) for text in last for word in text.split()), default=0)
+    least = sum(max(map(len, column)) + 2 for column in numbers) + max(len(last[0]), min(widest, WORD))
     screen.width = max(screen.width, least)
     screen.print(table(head, rows, [head.index(name) for name in left]))
 
@@ -77,7 +77,7 @@ class FrameView:
     def _draw(self, frame, low, n):
         """Return a frame with n of the participants; on a low screen it has only the necessary lines besides them."""
         width, rates, job = self.screen.width, frame.rates, frame.job
-        title = f"slipring top · {job.kind} of process {job.pid or '?'}{frame.which} · {job.named()}"
+        title = f"slipring top · {job.kind} of process {job.pid or '?'}{frame.rank_text} · {job.named()}"
         figures = f"{rates.batches:,.1f} batches/s   {mb(rates.bytes)} MB/s"
         figures += "" if job.push else f"   waiting {share(rates.waiting)}"
         verdict = frame.verdict
@@ -121,8 +121,8 @@ class FrameView:
         for state, n in counted:
             letter, colour, _ = SLOTS[state]
             bar.append(letter * (n if len(found) <= room else max(1, n * room // len(found))), style=colour)
-        words = ", ".join(f"{n} {SLOTS[state][2]}" for state, n in counted)
-        return [bar, Text(f"{count(len(found), 'slot', 'slots')}: {words}", style="bright_black")]
+        described = ", ".join(f"{n} {SLOTS[state][2]}" for state, n in counted)
+        return [bar, Text(f"{count(len(found), 'slot', 'slots')}: {described}", style="bright_black")]
 
     def _participants(self, frame, width, n):
         narrow, middle = width < NARROW, width < MIDDLE

@@ -59,7 +59,7 @@ class Activity:
     def sentence(self, long=True, was=False):
         """Return the activity in words; `long`: with its batch; `was`: of a job that has ended."""
         batch = f"batch {self.seq}" if self.seq is not None else "a batch"
-        told = {
+        text = {
             "reading": f"reads {self.sample}" if not was else f"was reading {self.sample}",
             "making": f"{'was making' if was else 'makes'} {batch}",
             "collating": f"{'was collating' if was else 'collates'} {batch}",
@@ -73,15 +73,15 @@ class Activity:
         }[self.what]
         if self.since_s is not None and not (was and self.since_s < SEEN_S):
             # The beginning is known, the end of the job is not.
-            told += f"{', for at least' if was else ' for'} {seconds(self.since_s)}"
+            text += f"{', for at least' if was else ' for'} {seconds(self.since_s)}"
         if long and self.seq is not None:
             first = f", from index {self.first_index} on" if self.first_index is not None else ""
             of = f"epoch {self.epoch}, {self.rows} rows{first}"
-            told += f" (batch {self.seq}, {of})" if self.what == "reading" else f" ({of})"
+            text += f" (batch {self.seq}, {of})" if self.what == "reading" else f" ({of})"
         if was:
-            return told
+            return text
         mark = "gone" if not self.state and self.pid else LETTERS.get(self.state, "")
-        return f"{mark}: {told}" if mark else told
+        return f"{mark}: {text}" if mark else text
 
     def dict(self):
         """Return the fields and the sentence, for JSON."""
@@ -101,12 +101,12 @@ def activities(snapshot, job=None):
     }
     by_rows = bool((snapshot.table["slowest_ns"] > 0).any())
     found = [] if push else [_consumer(snapshot, job)]
-    told = snapshot.told if job is None else snapshot.there
+    reported = snapshot.reported if job is None else snapshot.there
     for number, participant in enumerate(snapshot.participants):
         pid = int(participant["pid"])
         if (number == 0 and not push) or not pid:
             continue
-        if not (participant["status"] if push else told[number]):
+        if not (participant["status"] if push else reported[number]):
             continue  # it has left
         name = f"participant {number}" if push else f"worker {number - 1}"
         here = job.number(pid) if job is not None else pid
@@ -121,18 +121,18 @@ def _at_work(snapshot, job, number, participant, lying, claimed, by_rows):
     since = _ago(snapshot, participant["at_since"])
     slot = claimed.get(number)
     if int(participant["at_slot"]) != NO_SLOT:
-        place, row = int(participant["at_slot"]), int(participant["at_row"])
-        told = {"what": "reading", "since_s": since, "row": row, "slot": place}
-        at = lying.get(place)
+        slot_number, row = int(participant["at_slot"]), int(participant["at_row"])
+        fields = {"what": "reading", "since_s": since, "row": row, "slot": slot_number}
+        at = lying.get(slot_number)
         if at is None or state_name(at["state"]) not in ("claimed", "shared"):
-            return told  # it has another batch now
-        told.update(_batch(at["batch"], at["task_rows"]))
+            return fields  # it has another batch now
+        fields.update(_batch(at["batch"], at["task_rows"]))
         if int(at["task_kind"]) == INDICES:
             if row == 0:
-                told["index"] = told["first_index"]
+                fields["index"] = fields["first_index"]
             elif job is not None:
-                told["index"] = _index(job, number, participant, place, row)
-        return told
+                fields["index"] = _index(job, number, participant, slot_number, row)
+        return fields
     if participant["needs_memory_for"]:
         return {"what": "waiting for memory"}
     if slot is not None:
@@ -173,23 +173,23 @@ def _consumer(snapshot, job):
     pid = int(participant["pid"])
     here = job.number(pid) if job is not None else pid
     state = state_of(here, int(participant["started"]))
-    told = {"what": "in its step"}
+    fields = {"what": "in its step"}
     last = int(snapshot.table["taken_at"].max(initial=0))
     if last:
-        told["since_s"] = _ago(snapshot, last)
+        fields["since_s"] = _ago(snapshot, last)
     slots = snapshot.slots[snapshot.slots["batch"]["run"] == snapshot.segment_info["run"]]
     late = snapshot.participants[snapshot.there & (snapshot.participants["status"] < SERVING)]
     if snapshot.segment_info["ready_waiters"] and len(late) == snapshot.there.sum():
         # A worker that imports modules or unpickles the dataset has not joined the segment yet.
         begun = late["at_since"] if len(late) else slots["batch"]["dispatched_at"]
-        told = {"what": "waiting for workers", "since_s": _ago(snapshot, begun.min(initial=snapshot.at_ns))}
+        fields = {"what": "waiting for workers", "since_s": _ago(snapshot, begun.min(initial=snapshot.at_ns))}
     elif snapshot.segment_info["ready_waiters"]:
-        told["what"] = "waiting for a batch"
+        fields["what"] = "waiting for a batch"
         due = [slot["batch"] for slot in slots if state_name(slot["state"]) in DUE]
         if due:
-            told["seq"] = min(int(batch["seq"]) for batch in due)
-            told.update(epoch=int(due[0]["epoch"]), rows=int(due[0]["rows"]))
-    return Activity("consumer", here or pid, state, **told)
+            fields["seq"] = min(int(batch["seq"]) for batch in due)
+            fields.update(epoch=int(due[0]["epoch"]), rows=int(due[0]["rows"]))
+    return Activity("consumer", here or pid, state, **fields)
 
 
 # ---- participants that have begun something and not finished it
@@ -203,7 +203,7 @@ def is_here(snapshot):
     return snapshot.segment_info.get("pid_namespace") in (0, namespace())
 
 
-def living(snapshot):
+def alive(snapshot):
     """Return the `Activity` of each living participant; none if all workers have left."""
     if not len(snapshot.participants) or not snapshot.there.any():
         return []
@@ -213,9 +213,7 @@ def living(snapshot):
 
 def at_work(snapshot):
     """Return the `Activity` of each worker that has begun something and not finished it, the longest first."""
-    return sorted(
-        (each for each in living(snapshot) if each.what in WORK), key=lambda each: each.lasted_s, reverse=True
-    )
+    return sorted((each for each in alive(snapshot) if each.what in WORK), key=lambda each: each.lasted_s, reverse=True)
 
 
 def sentence_of(each):

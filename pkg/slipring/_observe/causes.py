@@ -252,14 +252,14 @@ def _memory(f, known):
 
 
 def _sampler(f, known):
-    asking = f.asking_share
-    if asking < EXPLAINS:
+    sampling = f.sampling_share
+    if sampling < EXPLAINS:
         return None
     lately = f.table[~f.first]["waited_ns"]
     return (
         "sampler",
-        f"For {asking:.0%} of that time the loop waits for the sampler, and not for a worker: "
-        f"{seconds(float(lately.mean()) * asking / 1e9)} for each batch.",
+        f"For {sampling:.0%} of that time the loop waits for the sampler, and not for a worker: "
+        f"{seconds(float(lately.mean()) * sampling / 1e9)} for each batch.",
         "Draw the indices at once (an array, in place of a loop), or use slipring's own sampling (`shuffle=True`): "
         "more workers do not help.",
     )

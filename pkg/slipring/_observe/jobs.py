@@ -82,11 +82,11 @@ def command_of(pid, arguments=False):
     """
     try:
         with open(f"{PROC}/{pid}/cmdline", "rb") as file:
-            words = file.read().rstrip(b"\0").split(b"\0")
+            parts = file.read().rstrip(b"\0").split(b"\0")
     except OSError:
         return ""
-    words = [one_line(word.decode(errors="replace")) for word in words]
-    return " ".join([os.path.basename(words[0]), *words[1:]]).strip() if arguments else program_of(words)
+    parts = [one_line(word.decode(errors="replace")) for word in parts]
+    return " ".join([os.path.basename(parts[0]), *parts[1:]]).strip() if arguments else program_of(parts)
 
 
 def environ_of(pid):
@@ -253,7 +253,7 @@ class WatchedJob:
         check that.
         """
         segment_info = self.watch.segment_info()
-        place = segment_info["data_off"] + slot * segment_info["stride"] + 8 * row
+        offset = segment_info["data_off"] + slot * segment_info["stride"] + 8 * row
         for pid, descriptor in self.holders.items():
             try:
                 held = self._memory(pid, descriptor, segment_info["data_off"])
@@ -261,7 +261,7 @@ class WatchedJob:
                     continue
                 file = os.open(held, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 try:
-                    found = os.pread(file, 8, place)
+                    found = os.pread(file, 8, offset)
                 finally:
                     os.close(file)
             except OSError:
@@ -274,12 +274,12 @@ class WatchedJob:
         """Return the path in /proc of a process's slots: the segment's file, or the one mapped after the record."""
         if not self._is_held(pid, descriptor):
             return None
-        slots = self._mapped_behind(pid, data_off)
+        slots = self._mapped_after(pid, data_off)
         if slots is None:
             return f"{PROC}/{pid}/fd/{descriptor}"
         return next((path for path, key, _ in open_files(pid) if key[1] == slots), None)
 
-    def _mapped_behind(self, pid, data_off):
+    def _mapped_after(self, pid, data_off):
         """Return the inode of the file that a process maps directly after the controls; None if it is the same file."""
         end = None
         with open(f"{PROC}/{pid}/maps") as file:

@@ -85,12 +85,12 @@ def verdict_of(job, snapshot):
 
 def verdicts(own, found, snapshot):
     """Return a dict of each rank in `found` (see `peers`): its times, memory and verdict. `snapshot` is of `own`."""
-    told = []
+    rows = []
     for rank, job in sorted(found.items()):
         its = snapshot if job is own else Snapshot(job.watch)
         figures = {**times_of(Figures(its)), "own_s": None, **memory_of(its)}
-        told.append({"rank": rank, "pid": job.pid, **figures, **dataclasses.asdict(verdict_of(job, its))})
-    return told
+        rows.append({"rank": rank, "pid": job.pid, **figures, **dataclasses.asdict(verdict_of(job, its))})
+    return rows
 
 
 def seen_from(ring):

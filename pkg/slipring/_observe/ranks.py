@@ -45,21 +45,21 @@ def gather(verdict, snapshot):
     rank, ranks = known
     distributed = sys.modules["torch"].distributed
     figures = Figures(snapshot)
-    told = {"rank": rank, **dataclasses.asdict(verdict), **times_of(figures), "own_s": None, **memory_of(snapshot)}
+    mine = {"rank": rank, **dataclasses.asdict(verdict), **times_of(figures), "own_s": None, **memory_of(snapshot)}
     found, clocks = [None] * ranks, [None] * ranks
-    distributed.all_gather_object(found, (told, os.uname().nodename, _entered(figures)))
+    distributed.all_gather_object(found, (mine, os.uname().nodename, _entered(figures)))
     distributed.all_gather_object(clocks, time.time_ns())  # all leave the first operation at about the same time
     apart = (max(clocks) - min(clocks)) / 1e9 if len({node for _, node, _ in found}) > 1 else 0.0
     shares = collective_waits([entered for *_, entered in found])
-    told = [each for each, *_ in found]
-    if shares and all(each["batch_s"] for each in told):
-        for each, share in zip(told, shares, strict=True):
+    rows = [each for each, *_ in found]
+    if shares and all(each["batch_s"] for each in rows):
+        for each, share in zip(rows, shares, strict=True):
             each["own_s"] = max(0.0, each["batch_s"] * (1 - each["wait_share"] - share))
-        own = [each["own_s"] for each in told]
+        own = [each["own_s"] for each in rows]
         if max(own) - min(own) < apart:  # a difference between clocks looks the same
-            for each in told:
+            for each in rows:
                 each["own_s"] = None
-    return sorted(told, key=lambda each: -each["wait_share"])
+    return sorted(rows, key=lambda each: -each["wait_share"])
 
 
 def memory_of(snapshot):
@@ -84,7 +84,7 @@ def times_of(f):
         batch = float((f.waited + f.step)[steady].mean()) / 1e9
     if steady.any():
         made = float(f.made_in[steady].mean()) / f.n_workers
-        supply = max(made, f.asking_share * float(f.waited[steady].mean())) / 1e9
+        supply = max(made, f.sampling_share * float(f.waited[steady].mean())) / 1e9
     elif stages["fetch"].count:  # batches that lie in no slot
         supply = (stages["fetch"].total_s + stages["collate"].total_s) / stages["fetch"].count
     return {"batch_s": batch, "supply_s": supply}
@@ -151,7 +151,7 @@ def judged(ranks, size=None):
     if any(each["cause"] == "unknown" for each in ranks):
         return None
     if all(each["supply_s"] for each in ranks):
-        slow = _behind(ranks, "supply_s")
+        slow = _slowest(ranks, "supply_s")
         worst = next((each for each in ranks if each in slow and _sets_the_pace(each)), None)
         if worst is not None:
             return _blamed(slow, others, _supplied(slow, ranks), worst)
@@ -160,7 +160,7 @@ def judged(ranks, size=None):
             text += f"The one that waits longest says: {longest['sentence']}"
             return longest["cause"], text, longest["advice"]
     if all(each["own_s"] is not None and each["batch_s"] for each in ranks):
-        slow = _behind(ranks, "own_s")
+        slow = _slowest(ranks, "own_s")
         longer = max(each["own_s"] for each in ranks) - min(each["own_s"] for each in ranks)
         if slow and longer >= BOUND * max(each["batch_s"] for each in ranks):
             return _slow_steps(slow, ranks, others)
@@ -198,7 +198,7 @@ def _slow_steps(slow, ranks, others):
         "rank",
         f"{_hold_up(slow, others)} by {its} {steps}, not by {its} data: without waiting for other ranks, {its} step "
         f"takes {own}, the others' {most} or less.",
-        f"Look at what only {who}: logging, checkpoints, validation, more work, or a slower or busier processor. "
+        f"Look at what only {who}: logging, checkpoints, validation, more work, or a slower or busier CPU. "
         "`torch.profiler.profile()` records it.",
     )
 
@@ -208,7 +208,7 @@ def _sets_the_pace(rank):
     return rank["data_bound"] and rank["supply_s"] >= AT_PACE * (rank["batch_s"] or math.inf)
 
 
-def _behind(ranks, key):
+def _slowest(ranks, key):
     """Return the ranks whose time is clearly longer than the shortest, and about as long as the longest; by rank."""
     times = [each[key] for each in ranks]
     least = max(CLEARLY * min(times), ALIKE * max(times))

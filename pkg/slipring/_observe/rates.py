@@ -34,10 +34,10 @@ class Figures:
         serving = snapshot.serving
         self.n_workers = max(1, len(serving))
         self.busy = min(1.0, self.made_in[steady].sum() / max(1.0, self._capacity(steady)))
-        told = max(1.0, float(serving["reported_ns"].sum()))
-        self.on_cpu = min(1.0, float(serving["cpu_ns"].sum()) / told)
+        reported_ns = max(1.0, float(serving["reported_ns"].sum()))
+        self.on_cpu = min(1.0, float(serving["cpu_ns"].sum()) / reported_ns)
         # The kernel counts each delay until a process has a processor, also when it is woken between two batches.
-        self.queued = min(float(serving["queued_ns"].sum()) / told, 1 - self.on_cpu)
+        self.queued = min(float(serving["queued_ns"].sum()) / reported_ns, 1 - self.on_cpu)
 
     def _under_way(self):
         """Return the ns of the wait and of the step that have not ended: one of them is 0, or both if no loop runs."""
@@ -59,7 +59,7 @@ class Figures:
         """
         table, snapshot = self.table[steady], self.snapshot
         took = (self.waited + self.step)[steady]
-        told = snapshot.told
+        reported = snapshot.reported
         done = published(snapshot.table)
         found = 0.0
         for number, participant in enumerate(snapshot.participants):
@@ -69,7 +69,7 @@ class Figures:
             there = np.ones(len(table), bool)
             if len(its) + 2 >= participant["batches"]:  # one or two may not be visible yet
                 there &= table["taken_at"] >= (its["claimed_at"].min() if len(its) else participant["at_since"])
-            if not told[number]:  # it was there until it left
+            if not reported[number]:  # it was there until it left
                 there &= table["taken_at"] <= participant["at_since"]
             found += float(took[there].sum())
         return found or float(took.sum())
@@ -80,7 +80,7 @@ class Figures:
         return self.loop_share if self.has_loop else (self.all_wait / self.all if self.all else 0.0)
 
     @property
-    def asking_share(self):
+    def sampling_share(self):
         """float: the part of the waiting that was not for a worker, because the batch was already there.
 
         The loop then waited for the next task: for the sampler, or the plan's iterator.

@@ -73,11 +73,11 @@ def table(head, rows, left=(0,), title=""):
 def remote_reads(reads):
     """Return a line about remote reads."""
     failed = {name: reads[name] for name in FAILED if reads[name]}
-    told = ", ".join(f"{name} {count:,}" for name, count in failed.items())
-    told = f"{sum(failed.values()):,} failed ({told})" if failed else "none failed"
+    outcome = ", ".join(f"{name} {count:,}" for name, count in failed.items())
+    outcome = f"{sum(failed.values()):,} failed ({outcome})" if failed else "none failed"
     answered = max(1, reads["attempts"] - sum(failed.values()))
     each = seconds(reads["ns"] / answered / 1e9)
-    return f"Remote reads: {reads['attempts']:,}, {told}; {megabytes(reads['bytes'])}, {each} each."
+    return f"Remote reads: {reads['attempts']:,}, {outcome}; {megabytes(reads['bytes'])}, {each} each."
 
 
 def _drawn(report):
@@ -116,10 +116,10 @@ def _notes(report):
         lines.append(f"Of fetching: {', '.join(parts)}.")
     memory, slots, workers = report.memory, report.slots, sum(report.memory["workers"])
     allowed = f" of {megabytes(memory['budget'])}" if memory["budget"] else ""
-    told = [f"segment {megabytes(memory['segment'])}{allowed} ({slots['used']} of {slots['all']} slots used)"]
-    told += [f"workers {megabytes(workers)} of their own"] if workers else []
-    told += [f"cache {megabytes(memory['cache'])}"] if memory["cache"] is not None else []
-    lines.append(f"Memory: {', '.join(told)}.")
+    sizes = [f"segment {megabytes(memory['segment'])}{allowed} ({slots['used']} of {slots['all']} slots used)"]
+    sizes += [f"workers {megabytes(workers)} of their own"] if workers else []
+    sizes += [f"cache {megabytes(memory['cache'])}"] if memory["cache"] is not None else []
+    lines.append(f"Memory: {', '.join(sizes)}.")
     lines += [_numa(**report.numa)] if report.numa else []
     lines += [report.headroom["sentence"]] if report.headroom is not None else []
     lines += [f"Workers: {report.tuning}"] if report.tuning else []

@@ -193,7 +193,7 @@ class Report:
 
         Rates are those of the remembered batches; quantiles, in ms, are those of all batches.
         """
-        told = {
+        numbers = {
             "batches_per_s": self.rates["batches_per_s"],
             "mb_per_s": self.rates["mb_per_s"],
             "wait_share": self.verdict.wait_share,
@@ -201,8 +201,8 @@ class Report:
         }
         for name, stage in self.stages.items():
             if stage.count:
-                told |= {f"{name}_ms_p50": stage.p50_s * 1e3, f"{name}_ms_p99": stage.p99_s * 1e3}
-        return {prefix + name: float(value) for name, value in told.items()}
+                numbers |= {f"{name}_ms_p50": stage.p50_s * 1e3, f"{name}_ms_p99": stage.p99_s * 1e3}
+        return {prefix + name: float(value) for name, value in numbers.items()}
 
     # ---- as text
 
@@ -249,7 +249,7 @@ def _rates(snapshot):
 
 def _rows(snapshot, known):
     rows = []
-    for number in np.flatnonzero(snapshot.told).tolist():
+    for number in np.flatnonzero(snapshot.reported).tolist():
         participant, number = snapshot.participants[number], number - 1
         made, idle = float(participant["fetch_ns"] + participant["collate_ns"]), float(participant["idle_ns"])
         n = max(1, int(participant["batches"]))

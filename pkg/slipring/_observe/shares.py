@@ -37,16 +37,16 @@ def shares(f, known):
     """Return the (cause, text, advice) of workers that have enough tasks, with the shares of what they do."""
     parts = part_shares(float(f.table["fetch_ns"].sum()), lambda field: f.table[field].sum())
     each, collate, largest = float(f.made_in.mean()) / 1e9, collating(f), _largest(parts)
-    told = parts_text(parts)
+    text = parts_text(parts)
     if collate >= EXPLAINS:
         largest = WRITING if known.own_collate is False else COLLATE
-        told = f"{collate:.0%} {largest}"
+        text = f"{collate:.0%} {largest}"
     # Threads that wait for the lock are neither on a processor nor ready to run, and all together have about one.
     locked = f.snapshot.threads and f.n_workers > 1 and LOCKED[0] < f.on_cpu * f.busy * f.n_workers < LOCKED[1]
     waits = (f.computing < ON_CPU and not locked) or (parts.get("read", 0.0) > EXPLAINS > collate)
     text = (
         f"The workers are {f.busy:.0%} busy, and {'wait' if waits else 'compute'}: they have a processor for "
-        f"{f.on_cpu:.0%} of the time that a batch takes, which is {seconds(each)}{told and f' ({told})'}."
+        f"{f.on_cpu:.0%} of the time that a batch takes, which is {seconds(each)}{text and f' ({text})'}."
     )
     if f.queued >= CROWDED:
         text += f" For {f.queued:.0%} of it they are ready to run, and have no processor."

@@ -240,7 +240,7 @@ class Snapshot:
         return found
 
     @property
-    def told(self):
+    def reported(self):
         """numpy.ndarray of bool: `there`; if all workers have left, all former workers."""
         there = self.there
         if not there.any():
@@ -250,8 +250,8 @@ class Snapshot:
 
     @property
     def serving(self):
-        """numpy.ndarray: the participants that `told` selects."""
-        return self.participants[self.told]
+        """numpy.ndarray: the participants that `reported` selects."""
+        return self.participants[self.reported]
 
     @property
     def consumer_pid(self):
@@ -277,7 +277,7 @@ class EmptySnapshot:
         self.table = self.taken = self.slowest = self.slowest_samples = empty()
         self.slots, self.participants = np.empty(0, SLOT), np.empty(0, PARTICIPANT)
         self.workers = self.serving = self.participants
-        self.there = self.told = np.empty(0, bool)
+        self.there = self.reported = np.empty(0, bool)
         names = ("rows", "errors", *PARTS.values(), "hits", "misses")
         self.sums = {"batches": meter.batches, "bytes": meter.bytes, **dict.fromkeys(names, 0)}
         self.segment_info = {

@@ -11,7 +11,7 @@ import math
 
 from slipring._core.ring.process import cpus
 from slipring._core.ring.text import FORKED, seconds
-from slipring._observe.activity import activities, at_work, is_here, living, sentence_of
+from slipring._observe.activity import activities, alive, at_work, is_here, sentence_of
 from slipring._observe.causes import BOUND, IF_BOUND, IF_NOT, first_of, retries
 from slipring._observe.rates import Figures
 from slipring._observe.snapshot import states
@@ -114,10 +114,10 @@ def verdict(snapshot, known=None):
         return _without_segment(f, known.lead)
     if len(f.table) < FEW:
         # If one of these batches hangs, this verdict stays: it must name the busy workers, and what they do.
-        told = [f"Too early to tell: {len(f.table)} batches so far.", *under_way(snapshot)]
+        sentences = [f"Too early to tell: {len(f.table)} batches so far.", *under_way(snapshot)]
         if f.step_now >= NAMED_S * 1e9:
-            told.append(f"The loop has been in its step for {seconds(f.step_now / 1e9)}.")
-        return Verdict("unknown", " ".join(told), wait_share=f.wait_share)
+            sentences.append(f"The loop has been in its step for {seconds(f.step_now / 1e9)}.")
+        return Verdict("unknown", " ".join(sentences), wait_share=f.wait_share)
     share = float(f.wait_share)
     bound = share >= BOUND
     cause, text, advice = first_of(IF_BOUND if bound else IF_NOT, f, known)
@@ -192,7 +192,7 @@ def starting(snapshot, forked=False):
     if snapshot.segment_info["push"]:
         return None
     shows = f"shows where it is{FORKED if forked else ''}."
-    late = [each for each in living(snapshot) if each.what == "not begun"]
+    late = [each for each in alive(snapshot) if each.what == "not begun"]
     if late:
         since = max(each.lasted_s for each in late)
         named = [f"{each.name} (pid {each.pid})" for each in late[:NAMED]]

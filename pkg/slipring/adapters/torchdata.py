@@ -219,7 +219,7 @@ else:
         """`torchdata.stateful_dataloader.StatefulDataLoader` over slipring's ring.
 
         It is `slipring.torch.DataLoader` under torchdata's name, with torchdata's order of a shuffled epoch
-        (`RandomSampler`). torchdata's arguments have torchdata's places; slipring's may follow by name. A state is
+        (`RandomSampler`). torchdata's arguments have torchdata's order; slipring's may follow by name. A state is
         exact after every batch, whatever `snapshot_every_n_steps` is, and has slipring's own form. The number sets how
         often workers save the states of Stateful objects; when a loader resumes, it reads the later samples again.
         It also loads a state that torchdata 0.11 has saved. See ``docs/adapters.md`` for the differences.

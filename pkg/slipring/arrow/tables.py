@@ -216,7 +216,7 @@ class TableDataset:
                 yield from pool.map(count, self.paths)
 
     @property
-    def _told(self):
+    def _file_stamps(self):
         """The size of each file and its time, or the server's tag: they change when the file does."""
         return [stamp[:2] for stamp in self._stamps]
 

@@ -277,7 +277,7 @@ class LeRobot:
         begins = np.where(episodes > 0, self._read.ends[episodes - 1], 0)[:, None]
         wanted = {key: rows[:, None] + deltas for key, deltas in self._deltas.items()}
         inside = {key: np.clip(at, begins, self._read.ends[episodes][:, None] - 1) for key, at in wanted.items()}
-        made, places = {}, []
+        made, targets = {}, []
         for number, (key, camera) in enumerate(self._cameras.items()):
             at = inside.get(key, rows[:, None])
             times = at.shape[1:] if at.shape[1] > 1 else ()
@@ -286,8 +286,8 @@ class LeRobot:
             videos, numbers = camera.videos[at].tolist(), camera.frames[at].tolist()
             for row, time in np.ndindex(at.shape):
                 out, seed = frames[row, time], mix(seeds[row], number)
-                places.append(_Place(videos[row][time], numbers[row][time], camera, out, row, seed))
-        self._fill(places, indices)
+                targets.append(_FrameTarget(videos[row][time], numbers[row][time], camera, out, row, seed))
+        self._fill(targets, indices)
         for key in self.features:
             if key not in self._cameras:
                 made[key] = self._values(self._read.columns[key], inside.get(key, rows), empty)
@@ -303,23 +303,23 @@ class LeRobot:
         out = empty((*rows.shape, *column.shape[1:]), column.dtype)
         return np.take(column, rows, axis=0, out=out, mode="clip")  # "raise", the default, makes a copy first
 
-    def _fill(self, places, indices):
-        """Decode each video forwards, each frame once, and write each frame to all its places in the batch."""
-        places.sort(key=itemgetter(0, 1))
-        for video, of_video in groupby(places, itemgetter(0)):
+    def _fill(self, targets, indices):
+        """Decode each video forwards, each frame once, and write each frame to all its positions in the batch."""
+        targets.sort(key=itemgetter(0, 1))
+        for video, of_video in groupby(targets, itemgetter(0)):
             groups = [list(group) for _, group in groupby(of_video, itemgetter(1))]
             index = self._source.table[video]
             decoded = self._source.frames(video, [group[0].frame for group in groups])
             for group in groups:
-                place = group[0]
+                target = group[0]
                 try:
                     number, pixels, orientation = next(decoded)
-                    for place in group:
-                        if place.camera.needs_one_size:
+                    for target in group:
+                        if target.camera.needs_one_size:
                             index.check_size(number, pixels, orientation)
-                        place.camera.renderer.render(pixels, orientation, place.seed, [place.out])
+                        target.camera.renderer.render(pixels, orientation, target.seed, [target.out])
                 except Exception as error:
-                    raise_of_sample(error, index.path, place.row, indices[place.row])
+                    raise_of_sample(error, index.path, target.row, indices[target.row])
 
 
 class _Camera(NamedTuple):
@@ -335,7 +335,7 @@ class _Camera(NamedTuple):
     frames: NDArray[np.int64]
 
 
-class _Place(NamedTuple):
+class _FrameTarget(NamedTuple):
     """Memory for a frame of a video, its row in the batch, and its random bits."""
 
     video: int

@@ -353,7 +353,7 @@ def _camera(info, listed, key):
 
 
 def _columns(info, listed):
-    """Return (the columns of the data files, the places in `listed` of the episodes in the order of their rows)."""
+    """Return (the columns of the data files, the positions in `listed` of the episodes in the order of their rows)."""
     import pyarrow as pa
 
     paths, files = _files(info, listed, "data", "data_path")
@@ -378,13 +378,13 @@ def _columns(info, listed):
 
 
 def _checked_order(path, episodes, indices, listed, members):
-    """Return `members`, the places in `listed` of a file's episodes, in the order of the file's rows."""
+    """Return `members`, the positions in `listed` of a file's episodes, in the order of the file's rows."""
     rows = np.argsort(episodes, kind="stable")
     numbers = listed["episode_index"][members]
     begins, ends = (np.searchsorted(episodes[rows], numbers, side) for side in ("left", "right"))
     firsts = []
-    for place, begin, end in zip(members.tolist(), begins.tolist(), ends.tolist()):
-        number, *span = (int(listed[name][place]) for name in _EPISODE)
+    for episode, begin, end in zip(members.tolist(), begins.tolist(), ends.tolist()):
+        number, *span = (int(listed[name][episode]) for name in _EPISODE)
         here = rows[begin:end]
         if not len(here) or len(here) != span[1] - span[0] or (indices[here] != np.arange(*span)).any():
             raise ValueError(

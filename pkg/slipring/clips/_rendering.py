@@ -74,11 +74,11 @@ class FrameRenderer:
         seed : int
             64 bits. Frames of one size with one seed have the same crop and the same operations.
         out : list of numpy.ndarray, optional
-            See `places`.
+            See `parts`.
         """
         return self._images.render(DecodedImage(pixels, orientation), out, Draws(seed))
 
-    def places(self, arrays: Sequence[NDArray[Any]], row: int, at: int) -> list[NDArray[Any]]:
+    def parts(self, arrays: Sequence[NDArray[Any]], row: int, at: int) -> list[NDArray[Any]]:
         """Return the parts of a batch's arrays for a frame of the clip in a row."""
         return [array[row, :, at] if self._axis else array[row, at] for array in arrays]
 

@@ -341,8 +341,8 @@ class Videos:
         return None
 
     def _make(self, video, rows, batch):
-        """Decode a video forwards, each frame once, and write each frame to all its places in the batch."""
-        done, wanted, places, spans = 0, [], {}, []
+        """Decode a video forwards, each frame once, and write each frame to all its positions in the batch."""
+        done, wanted, targets, spans = 0, [], {}, []
         try:
             index = self._source.table[video]
             for row in rows:
@@ -350,21 +350,21 @@ class Videos:
                 spans.append(span_of(index, numbers))
                 batch.videos[row.row], batch.times[row.row] = video, index.seconds(index.pts[numbers])
                 for at, number in enumerate(numbers.tolist()):
-                    places.setdefault(number, []).append((row, at))
+                    targets.setdefault(number, []).append((row, at))
             if self._audio is not None:
                 for row, sound in zip(rows, sounds_of(index, spans, self._audio)):
                     batch.sounds[row.row] = sound
-            wanted = sorted(places)
+            wanted = sorted(targets)
             for number, pixels, orientation in self._source.frames(video, wanted):
                 if self._needs_one_size:
                     index.check_size(number, pixels, orientation)
-                for row, at in places[number]:
+                for row, at in targets[number]:
                     self._render(pixels, orientation, row, at, batch)
                 done += 1
         except Exception as error:
             row, time = rows[0], getattr(error, "time", None)
             if done < len(wanted):
-                row = places[wanted[done]][0][0]
+                row = targets[wanted[done]][0][0]
             elif time is not None:  # of the audio
                 row = next((one for one, span in zip(rows, spans) if needs(span, time)), row)
             raise_of_sample(error, redacted(self.paths[video]), row.row, row.index)
@@ -378,7 +378,7 @@ class Videos:
         if batch.arrays is None:
             batch.frames[at] = self._renderer.render(pixels, orientation, seed)
         else:
-            self._renderer.render(pixels, orientation, seed, self._renderer.places(batch.arrays, row.row, at))
+            self._renderer.render(pixels, orientation, seed, self._renderer.parts(batch.arrays, row.row, at))
 
 
 def _made(pixels, times, target, audio):

@@ -4,7 +4,7 @@ from slipring._public import publish
 from slipring.images import functional as functional  # a public module of its own
 from slipring.images._render.backend import Backend, backend
 from slipring.images._render.decode import MAX_PIXELS, decode, decode_into, size
-from slipring.images._render.view import View
+from slipring.images._render.view import CropSpec
 from slipring.images._sources.annotated import Annotated
 from slipring.images._sources.dataset import ImageDataset
 from slipring.images._sources.folder import Folder
@@ -64,6 +64,7 @@ __all__ = [
     "ColorJitter",
     "CopyPaste",
     "CoverCrop",
+    "CropSpec",
     "CutMix",
     "ElasticTransform",
     "FixedSizeCrop",
@@ -112,7 +113,6 @@ __all__ = [
     "Tar",
     "TarStream",
     "TrivialAugmentWide",
-    "View",
     "auto_augment_transform",
     "backend",
     "decode",

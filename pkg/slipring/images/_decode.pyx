@@ -135,13 +135,13 @@ def kernels():
 def look(data):
     """Return (width, height, orientation) from a JPEG's header; None if `data` is not a JPEG."""
     cdef const uint8_t[::1] view = memoryview(data).cast("B")
-    cdef sr_image picture
-    cdef int rc = sr_jpeg_header(&view[0] if view.shape[0] else NULL, view.shape[0], &picture)
+    cdef sr_image header
+    cdef int rc = sr_jpeg_header(&view[0] if view.shape[0] else NULL, view.shape[0], &header)
     if rc == SR_NOT_A_JPEG_FOR_US:
         return None
     if rc != 0:
-        raise ValueError("a JPEG whose header tells no size")
-    return picture.width, picture.height, picture.orientation
+        raise ValueError("a JPEG whose header has no size")
+    return header.width, header.height, header.orientation
 
 
 cdef class Target:
@@ -154,13 +154,13 @@ cdef class Target:
         3 × 256 values of the array's type, one for each pixel value of each channel.
     size : (height, width), optional
         Size of the image in memory on which the operations run; None: there are none.
-    place : (top, left, height, width), optional
+    part_box : (top, left, height, width), optional
         The part of that image that shows the crop; the rest is black.
     ops, erasures : bytes
         Arrays of `sr_op`, for the image, and of `sr_erasure`, for the array.
     """
 
-    cdef Py_buffer room, levels
+    cdef Py_buffer out, table_buffer
     cdef sr_target whole, part  # the array, and the memory that the crop fills
     cdef sr_pixels image
     cdef bytes ops, erasures
@@ -169,40 +169,40 @@ cdef class Target:
     cdef int height, width, top, left, count, n_erasures
     cdef uint64_t ns  # of the operations
 
-    def __cinit__(self, array, table=None, size=None, place=None, bytes ops=b"", bytes erasures=b""):
-        cdef Py_buffer *room = &self.room
-        PyObject_GetBuffer(array, room, PyBUF_STRIDED | PyBUF_WRITABLE)
-        if room.ndim != 3 or room.shape[2] != 3:
-            shape = tuple([room.shape[i] for i in range(room.ndim)])
+    def __cinit__(self, array, table=None, size=None, part_box=None, bytes ops=b"", bytes erasures=b""):
+        cdef Py_buffer *out = &self.out
+        PyObject_GetBuffer(array, out, PyBUF_STRIDED | PyBUF_WRITABLE)
+        if out.ndim != 3 or out.shape[2] != 3:
+            shape = tuple([out.shape[i] for i in range(out.ndim)])
             raise ValueError(f"out must be an array of shape (height, width, 3), not {shape}")
-        if room.shape[0] < 1 or room.shape[1] < 1 or room.shape[0] > 1 << 24 or room.shape[1] > 1 << 24:
-            raise ValueError(f"out must have 1 to {1 << 24} rows and columns, not {room.shape[0]} x {room.shape[1]}")
-        self.whole.data = <char *> room.buf
-        self.whole.row, self.whole.pixel, self.whole.channel = room.strides[0], room.strides[1], room.strides[2]
-        self.whole.height, self.whole.width = <int> room.shape[0], <int> room.shape[1]
-        self.whole.bytes = <int> room.itemsize
+        if out.shape[0] < 1 or out.shape[1] < 1 or out.shape[0] > 1 << 24 or out.shape[1] > 1 << 24:
+            raise ValueError(f"out must have 1 to {1 << 24} rows and columns, not {out.shape[0]} x {out.shape[1]}")
+        self.whole.data = <char *> out.buf
+        self.whole.row, self.whole.pixel, self.whole.channel = out.strides[0], out.strides[1], out.strides[2]
+        self.whole.height, self.whole.width = <int> out.shape[0], <int> out.shape[1]
+        self.whole.bytes = <int> out.itemsize
         if table is not None:
-            PyObject_GetBuffer(table, &self.levels, PyBUF_SIMPLE)
-            if self.levels.len != 3 * 256 * room.itemsize:
-                raise ValueError(f"a table of {self.levels.len} bytes for values of {room.itemsize} bytes")
-            self.whole.table = self.levels.buf
-        elif room.itemsize != 1:
-            raise ValueError(f"out must be of dtype uint8, its items have {room.itemsize} bytes")
+            PyObject_GetBuffer(table, &self.table_buffer, PyBUF_SIMPLE)
+            if self.table_buffer.len != 3 * 256 * out.itemsize:
+                raise ValueError(f"a table of {self.table_buffer.len} bytes for values of {out.itemsize} bytes")
+            self.whole.table = self.table_buffer.buf
+        elif out.itemsize != 1:
+            raise ValueError(f"out must be of dtype uint8, its items have {out.itemsize} bytes")
         self.part = self.whole
         if size is not None:
-            self.operate(size, place, ops, erasures)
+            self.operate(size, part_box, ops, erasures)
 
     def __dealloc__(self):
-        PyBuffer_Release(&self.room)
-        PyBuffer_Release(&self.levels)
+        PyBuffer_Release(&self.out)
+        PyBuffer_Release(&self.table_buffer)
 
-    cdef int operate(self, size, place, bytes ops, bytes erasures) except -1:
+    cdef int operate(self, size, part_box, bytes ops, bytes erasures) except -1:
         """Add the operations, and the part of their image that the crop fills."""
         self.height, self.width = size
-        self.top, self.left, self.part.height, self.part.width = place
+        self.top, self.left, self.part.height, self.part.width = part_box
         if (self.top < 0 or self.left < 0 or self.part.height < 1 or self.part.width < 1
                 or self.part.height > self.height - self.top or self.part.width > self.width - self.left):
-            raise ValueError(f"the part {place} is not inside an image of {self.height} x {self.width} pixels")
+            raise ValueError(f"the part {part_box} is not inside an image of {self.height} x {self.width} pixels")
         if len(ops) % sizeof(sr_op) or len(erasures) % sizeof(sr_erasure):
             raise ValueError(f"operations of {len(ops)} and {len(erasures)} bytes")
         self.ops, self.erasures = ops, erasures
@@ -290,7 +290,7 @@ def decode(data, Target target not None, placement, reading):
     reading : ImageReading
     """
     cdef sr_crop crop
-    cdef sr_image picture
+    cdef sr_image header
     cdef Py_buffer encoded
     cdef JpegDecoder decoder
     cdef sr_augmenter *augmenter
@@ -307,12 +307,12 @@ def decode(data, Target target not None, placement, reading):
             rc = target.begin(augmenter)
             if rc == 0:
                 rc = sr_decode(decoder.handle, &augmenter.resize, <const uint8_t *> encoded.buf, encoded.len, &crop,
-                               &target.part, &picture)
+                               &target.part, &header)
             if rc == 0:
                 rc = target.end(augmenter)
         message = sr_decoder_message(decoder.handle).decode(errors="replace")
         finish(decoder, target, rc)
-        return rc, message, picture.width, picture.height
+        return rc, message, header.width, header.height
     finally:
         PyBuffer_Release(&encoded)
 
@@ -392,7 +392,6 @@ UNFIT = (
 )
 TYPES = {"uint8": SR_UINT8, "float32": SR_FLOAT32, "float16": SR_FLOAT16, "bfloat16": SR_BFLOAT16}
 NOT_FOR_US = SR_NOT_A_JPEG_FOR_US
-BAD_PICTURE = SR_BAD_IMAGE
 BAD_BOX = SR_BAD_BOX
 TOO_LARGE = SR_TOO_LARGE
 TRUNCATED = SR_TRUNCATED

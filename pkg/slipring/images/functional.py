@@ -290,7 +290,7 @@ def affine(
     interpolation : {'nearest', 'bilinear', 'bicubic'}
     fill : float or (float, float, float), optional
     center : (float, float), optional
-        Place (x, y) of the point that stays; the middle by default.
+        Coordinates (x, y) of the fixed point; the middle by default.
     """
     array, recipe = _image(image)
     middle = center_of(center) or (recipe.width * 0.5, recipe.height * 0.5)
@@ -317,8 +317,8 @@ def rotate(
 ) -> Image:
     """Turn the image counter-clockwise by an angle in degrees.
 
-    With `expand`, the result is so large that it shows the whole turned image. `center` is the place (x, y) of the
-    point that stays; the middle by default.
+    With `expand`, the result is so large that it shows the whole turned image. `center` is the fixed point (x, y);
+    it is the middle by default.
     """
     array, recipe = _image(image)
     flag("expand", expand)
@@ -341,7 +341,7 @@ def perspective(
     ----------
     image : array
     startpoints, endpoints : sequence of four (x, y), or None
-        Places in the image, and where they lie in the result.
+        Points in the image, and where they lie in the result.
     interpolation : {'bilinear', 'nearest', 'bicubic'}
     fill : float or (float, float, float), optional
     coefficients : sequence of 8 floats, optional
@@ -377,7 +377,7 @@ def elastic(
     ----------
     image : array
     displacement : array-like of float32, 1 × height × width × 2
-        Source of each pixel of the result, relative to the pixel's own place: x and y as multiples of half of the
+        Source of each pixel of the result, relative to the pixel's own position: x and y as multiples of half of the
         image's width and height. A tensor of torch counts as an array.
     interpolation : {'bilinear', 'nearest', 'bicubic'}
     fill : float or (float, float, float), optional

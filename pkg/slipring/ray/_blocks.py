@@ -69,9 +69,12 @@ class BlockStream(Stream):
     _keys = ("rows", "shuffled", "divided", "execution", "from")
     _source_name = "the data"
 
-    def __init__(self, address, coordinator, split, batch_size, *, collate_fn, pictures, prefetch, keep, **options):
+    def __init__(
+        self, address, coordinator, split, batch_size, *, collate_fn, image_columns, prefetch, keep, **options
+    ):
         super().__init__(_no_blocks, batch_size, **options)
-        self.address, self.coordinator, self.collate_fn, self.pictures = address, coordinator, collate_fn, pictures
+        self.address, self.coordinator = address, coordinator
+        self.collate_fn, self.image_columns = collate_fn, image_columns
         self.rank, self.world_size = split
         self.prefetch, self.keep = prefetch, keep
         self.key = secrets.token_hex(8)  # the loader's name for the coordinator
@@ -120,7 +123,7 @@ class BlockPass(StreamPass):
         self._block_reader = CountingReader(stream, before, self._raised)
         row_seed = mix(self._seed, self._worker)
         self._run = stream.generation, self._seed
-        pictures = None if stream.pictures is None else stream.pictures.seeded(row_seed)
+        image_columns = None if stream.image_columns is None else stream.image_columns.seeded(row_seed)
         self._blocks = Blocks(
             self._coordinator,
             self._run,
@@ -128,7 +131,7 @@ class BlockPass(StreamPass):
             block,
             stream.prefetch,
             self._block_reader,
-            pictures,
+            image_columns,
             # A block that lasts more than one batch: the next request waits for a `release`, which saves a call.
             2 * stream.batch_size if stream.keep else 0,
         )
@@ -261,14 +264,14 @@ class Blocks:
     `release`, in the same call; 0: never.
     """
 
-    def __init__(self, coordinator, run, worker, first, depth, reader, pictures, large):
+    def __init__(self, coordinator, run, worker, first, depth, reader, image_columns, large):
         import ray
 
         from slipring.ray import _columns as columns  # imports pyarrow and Ray's data
 
         self._ray, self._columns = ray, columns
         self._coordinator, self._run, self._worker, self._depth = coordinator, run, worker, depth
-        self._block_reader, self._pictures, self.large = reader, pictures, large
+        self._block_reader, self._image_columns, self.large = reader, image_columns, large
         self._calls = collections.deque()  # requested, not yet taken
         self._next = first  # number of the next block to request
         self._parts = []
@@ -288,7 +291,7 @@ class Blocks:
     def __next__(self):
         while not self._parts:
             self._take()
-        return self._columns.Columns(self._parts.pop(), self.at, self._pictures, self._block_reader.rows)
+        return self._columns.Columns(self._parts.pop(), self.at, self._image_columns, self._block_reader.rows)
 
     def _take(self):
         """Take the next block's record batches. Nothing refers to the previous block now."""

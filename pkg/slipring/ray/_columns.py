@@ -22,12 +22,12 @@ def batches_of(block, rows):
 class Columns(Mapping):
     """A record batch as the dict that `slipring.streams._blocks.BlockReader` reads.
 
-    `number` is the number of its block, and `first` that of its first row in the stream. `pictures` decodes some
+    `number` is the number of its block, and `first` that of its first row in the stream. `image_columns` decodes some
     columns; None: there are no columns to decode.
     """
 
-    def __init__(self, batch, number, pictures, first):
-        self.batch, self.number, self.pictures, self.first = batch, number, pictures, first
+    def __init__(self, batch, number, image_columns, first):
+        self.batch, self.number, self.image_columns, self.first = batch, number, image_columns, first
 
     def __iter__(self):
         return iter(self.batch.schema.names)
@@ -41,8 +41,8 @@ class Columns(Mapping):
     def __getitem__(self, name):
         """Return a column; raise BlockError if it has nulls or a type that a batch cannot hold."""
         column = self.batch.column(name)
-        if self.pictures is not None and name in self.pictures.transforms:
-            return self.pictures.column(name, column, self.first)
+        if self.image_columns is not None and name in self.image_columns.transforms:
+            return self.image_columns.column(name, column, self.first)
         kind = column.type
         if isinstance(kind, (ArrowTensorType, ArrowTensorTypeV2)):
             nulls = column.storage.null_count
@@ -80,9 +80,9 @@ def bytes_of(name, column):
         column = column.field("bytes")  # a null struct still has bytes here
         nulls = max(nulls, column.null_count)
     if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-        raise refused(name, f"is {column.type}, but the bytes of pictures are expected")
+        raise refused(name, f"is {column.type}, but the bytes of images are expected")
     if nulls:
-        raise refused(name, f"has the bytes of pictures, but {nulls} of {len(column)} are null")
+        raise refused(name, f"has the bytes of images, but {nulls} of {len(column)} are null")
     _, ends, data = column.buffers()
     kind = np.int64 if pa.types.is_large_binary(column.type) else np.int32
     ends = np.frombuffer(ends, kind)[column.offset : column.offset + len(column) + 1].tolist()

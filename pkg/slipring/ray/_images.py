@@ -16,16 +16,16 @@ from slipring.streams._blocks import Written
 _log = logging.getLogger("slipring")
 
 
-def pictures_of(images, options):
-    """Return the `Pictures` of a loader's arguments ``images=`` and ``image_options=``."""
+def image_columns_of(images, options):
+    """Return the `ImageColumns` of a loader's arguments ``images=`` and ``image_options=``."""
     if images is None:
-        raise ValueError("image_options without images: name the columns of pictures, and their transforms")
+        raise ValueError("image_options without images: name the columns of images, and their transforms")
     if not isinstance(images, Mapping):
         raise TypeError(f"images must be a dict of column to transform, not {shown(images)}")
-    return Pictures(images, dict(options or {}))
+    return ImageColumns(images, dict(options or {}))
 
 
-class Pictures:
+class ImageColumns:
     """The decoders of image columns, one per column of `transforms`. `options` are those of `ImageDataset`.
 
     Raise TypeError or ValueError for a wrong transform or option, or if a transform leaves images of different sizes.

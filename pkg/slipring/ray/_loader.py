@@ -146,16 +146,16 @@ class Loader(CoreLoader[Any]):
                 "blocks that Ray has let go of. Give Workers(on_death='raise'), or shuffle in Ray Data"
             )
         if images is not None or image_options is not None:
-            from slipring.ray._images import pictures_of
+            from slipring.ray._images import image_columns_of
 
-            images = pictures_of(images, image_options)
+            images = image_columns_of(images, image_options)
         keep = on_death == "respawn"
         turns = num_workers if in_order else 0
         address, namespace = cluster.address_and_namespace()
         data = BlockStream(
             address, b"", cluster.split_of(given), batch_size, columns=columns, shuffle_buffer=local_shuffle,
             drop_last=options.pop("drop_last", False), fill_null=fill_null, null_mask=null_mask, collate_fn=collate_fn,
-            pictures=images, prefetch=prefetch_blocks, keep=keep,
+            image_columns=images, prefetch=prefetch_blocks, keep=keep,
         )  # fmt: skip
         super().__init__(
             data,

@@ -185,6 +185,6 @@ def _tokens(bounds, length, rank, ranks):
     size = lengths // chunks
     starts = np.stack([bounds[:-1] + rank * size, bounds[:-1] + (chunks - 1 - rank) * size], 1).ravel()
     sizes = np.repeat(size, 2)
-    # The place of each token within its chunk, added to the chunk's start.
+    # The position of each token within its chunk, added to the chunk's start.
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return torch.from_numpy(np.repeat(starts, sizes) + within)

@@ -36,7 +36,7 @@ def order_of_ranks(sampler):
 
 
 def listed(order, first, count, step=1):
-    """Return an iterator over `count` indices as ints, at the places first, first + step, ... of an `IndexOrder`.
+    """Return an iterator over `count` indices as ints, at the positions first, first + step, ... of an `IndexOrder`.
 
     All of it is compiled code, so no signal handler can raise within it and lose indices.
     """
@@ -75,13 +75,13 @@ def _random(sampler):
 
 
 def wrapped_source(source, resume):
-    """Return the source of the indices: a `Rest` if a state resumes with other batches than the sampler's."""
+    """Return the source of the indices: a `RemainingOrder` if a state resumes with other batches than the sampler's."""
     if resume is None or resume.origin is None or isinstance(source, BatchSampler):
         return source
-    return Rest(source, position_of(resume, resume.ranks))
+    return RemainingOrder(source, position_of(resume, resume.ranks))
 
 
-class Rest:
+class RemainingOrder:
     """The indices after a position in the order that a DistributedSampler gives its rank; all ranks get as many."""
 
     def __init__(self, sampler, position):

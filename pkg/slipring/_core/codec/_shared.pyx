@@ -39,7 +39,7 @@ cdef class SharedBatch:
     Attributes
     ----------
     number : int
-        Its place among all that the consumer has shared.
+        Its number among all that the consumer has shared.
     iteration, epoch, seq, sequence : int
         Of the batch's task. `seq` of an end mark is the number of results in the iteration.
     kind : int

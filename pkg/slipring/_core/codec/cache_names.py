@@ -126,7 +126,7 @@ def _wait_for(address: str, name: str, deadline: float) -> None:
             pid, uid, _ = struct.unpack("3i", theirs.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             if uid != os.geteuid():
                 raise PermissionError(
-                    f"process {pid} of another user (uid {uid}) holds the place where caches named {name!r} of uid "
+                    f"process {pid} of another user (uid {uid}) holds the address where caches named {name!r} of uid "
                     f"{os.geteuid()} are looked for; choose another name"
                 )
             theirs.recv(1)  # returns when the other process closes its socket

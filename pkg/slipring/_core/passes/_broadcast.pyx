@@ -297,10 +297,10 @@ cdef class WriterCore(End):
             if slot < 0 and self.time_is_up(give_up):
                 slot = self.ring.pick_free()
                 if slot < 0:
-                    raise no_slot_within(timeout, self.ring.n_slots, self._behind())
+                    raise no_slot_within(timeout, self.ring.n_slots, self._late_readers())
         return slot
 
-    cdef list _behind(self):
+    cdef list _late_readers(self):
         """Return [(reader, pid, messages that it has yet to get, messages that it keeps)] of those that have any."""
         cdef uint32_t reader
         cdef sr_reader_info info

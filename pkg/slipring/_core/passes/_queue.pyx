@@ -118,7 +118,7 @@ cdef class QueueCore:
 
     @cython.critical_section
     def disconnect_client(self):
-        """Free this process's place among `max_processes`; its next use of the queue takes a place again."""
+        """Leave the `max_processes` processes of the queue; the next use of the queue joins them again."""
         self.open()
         if self.inside == 0:
             self.ring.leave()

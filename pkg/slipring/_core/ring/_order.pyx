@@ -26,7 +26,7 @@ cdef const void *_data_of(array, int kind, uint64_t length, str what) except? NU
 @cython.final
 @cython.auto_pickle(False)
 cdef class IndexOrder:
-    """The indices below `n`, one for each of `length` places (default n).
+    """The indices below `n`, one for each of `length` positions (default n).
 
     They ascend; the class methods make other orders, whose parameters are `key` and `array`.
     """
@@ -69,7 +69,7 @@ cdef class IndexOrder:
         return self.order.length
 
     def part(self, uint64_t first, uint64_t count, uint64_t step=1):
-        """Return the indices at `count` places as int64: first, first + step, ... Place 0 follows the last one."""
+        """Return `count` indices as int64, at positions first, first + step, ...; position 0 follows the last one."""
         if count and not self.order.length:
             raise IndexError("an order without positions has no indices")
         found = np.empty(count, np.int64)

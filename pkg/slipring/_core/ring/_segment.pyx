@@ -840,7 +840,7 @@ cdef class Segment:
             c.sr_end_wait_memory(self.ptr, participant)
 
     def add_read(self, uint32_t outcome, uint64_t n_bytes, uint64_t ns):
-        """Count an attempt to read a remote file; `outcome` is 0 for success, or a failure's place in `READ_COUNTS`.
+        """Count an attempt to read a remote file; `outcome` is 0 for success, or a failure's index in `READ_COUNTS`.
 
         Return the number of earlier attempts with this outcome, in all processes. A forked child counts in its parent's
         segment.

@@ -121,14 +121,14 @@ class PoolServer:
             if events != key.events:
                 self.selector.modify(channel, events, key.data)
 
-    def _tell(self, receiver, *message):
+    def _send(self, receiver, *message):
         """Send a message to a loader or a worker."""
         with contextlib.suppress(EOFError, OSError):  # its process has ended: an event of its own follows
             receiver.channel.send(*message)
             self._await_socket(receiver.channel)
 
     def _refuse(self, member, error):
-        self._tell(member, "refused", "".join(traceback.format_exception(error)))
+        self._send(member, "refused", "".join(traceback.format_exception(error)))
         self._lose(member)
 
     def _lose(self, member):
@@ -168,7 +168,7 @@ class PoolServer:
         others = [each for each in self.members.values() if each.source is not None and not each.gone]
         if others and others[0].source.description["memory"] != memory:
             differs = {**description, "memory": others[0].source.description["memory"]}
-            self._tell(member, "differs", others[0].pid, differs)
+            self._send(member, "differs", others[0].pid, differs)
             return
         if not others:  # those that came earlier, if any, are leaving
             self.budget = None if memory is None else Budget(memory)
@@ -177,7 +177,7 @@ class PoolServer:
             source = self.sources[number] = Source(next(self.serials), description)
         elif source.description != description:
             other = next(iter(source.members))
-            self._tell(member, "differs", other.pid, source.description)
+            self._send(member, "differs", other.pid, source.description)
             return
         member.source = source
         source.members.add(member)
@@ -189,7 +189,7 @@ class PoolServer:
     def _ask(self, source):
         """Ask a loader for the dataset."""
         source.bringer = min(source.members, key=lambda member: member.key)
-        self._tell(source.bringer, "bring")
+        self._send(source.bringer, "bring")
 
     def _prepare(self, member, data):
         """Make this process import what the loader's process could: its paths, folder and main module."""
@@ -205,7 +205,7 @@ class PoolServer:
             self._welcome(each)
 
     def _welcome(self, member):
-        self._tell(member, "welcome", this_process.pid(), Duplicate(self.wake_fd))
+        self._send(member, "welcome", this_process.pid(), Duplicate(self.wake_fd))
 
     def _serve(self, member, ring, rest, base_seed):
         """Let workers serve a loader's segment."""
@@ -241,7 +241,7 @@ class PoolServer:
         if member.gone:
             self._forget_member(member)
         else:
-            self._tell(member, "stopped")
+            self._send(member, "stopped")
 
     # ---- memory
 
@@ -286,7 +286,7 @@ class PoolServer:
 
     def _answer(self, member, number, refused):
         member.asks.pop(number, None)
-        self._tell(self.workers[number], "memory", refused)
+        self._send(self.workers[number], "memory", refused)
 
     # ---- workers
 
@@ -342,7 +342,7 @@ class PoolServer:
 
     def _order(self, worker, *message):
         """Send a message to a worker and, if it waits for a task, make it read its messages."""
-        self._tell(worker, *message)
+        self._send(worker, *message)
         for member in self.members.values():
             if member.ring is not None and worker.number + 1 < member.ring.n_participants:
                 member.ring.wake_worker(worker.number + 1)  # all segments have the same wake word
@@ -401,7 +401,7 @@ class PoolServer:
         member.attached.discard(worker.number)
         member.asks.pop(worker.number, None)
         if not (worker.leaves or member.stopping):
-            self._tell(
+            self._send(
                 member, "died", worker.number, worker.process.pid, exitcode, manner(exitcode), in_flight, serving
             )
         self._settle(member)

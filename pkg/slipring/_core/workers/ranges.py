@@ -28,7 +28,7 @@ def share_layout(encoder, rows):
 
 
 def staged(rows, n, dataset, finishes=False):
-    """Return a list of the data of `n` rows of a range that is not in their places in the slot; None: there is none.
+    """Return a list of the data of `n` rows of a range that is not in the slot; None: there is none.
 
     These are the leaves that have no rows, or the samples themselves. If the dataset `finishes` batches, there always
     is a list, so that a worker puts the ranges together.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _BITS = 1 << 64
-_ODD = 0x9E3779B97F4A7C15
+_GOLDEN = 0x9E3779B97F4A7C15
 _APART = 0x4150415254
 _UNIFORM = 1 << 53  # the number of values of `uniform(0, 1)`
 
@@ -26,7 +26,7 @@ class Draws:
 
     def bits(self) -> int:
         """Return 64 random bits."""
-        self.state = z = (self.state + _ODD) % _BITS
+        self.state = z = (self.state + _GOLDEN) % _BITS
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % _BITS
         z = (z ^ (z >> 27)) * 0x94D049BB133111EB % _BITS
         return z ^ (z >> 31)
@@ -82,10 +82,10 @@ class Draws:
         return order
 
     def choice(self, weights: Sequence[float]) -> int:
-        """Return a place in `weights`, with probabilities in proportion to them."""
+        """Return an index of `weights`, with probabilities in proportion to them."""
         left = self.uniform(0, sum(weights))
-        for place, weight in enumerate(weights):
+        for index, weight in enumerate(weights):
             left -= weight
             if left < 0:
-                return place
-        return max(place for place, weight in enumerate(weights) if weight > 0)  # rounding
+                return index
+        return max(index for index, weight in enumerate(weights) if weight > 0)  # rounding

@@ -35,7 +35,7 @@ class Operation:
     Attributes
     ----------
     name : str
-        As in `View.operations`: that of the function in `slipring.images.functional`.
+        As in `CropSpec.operations`: that of the function in `slipring.images.functional`.
     per_pixel : bool
         Each pixel of the result depends on one pixel only, so a crop or a flip may run before the operation.
     moves : bool
@@ -131,12 +131,12 @@ def _scaled(x, y, move_x=0, move_y=0):
     return np.array([[x, 0.0, move_x], [0.0, y, move_y], [0.0, 0.0, 1.0]])
 
 
-def _window(places, first, count):
-    """Return `count` of the places from the `first` one on; -1 before 0 and after the last."""
+def _window(positions, first, count):
+    """Return `count` of the positions from the `first` one on; -1 before 0 and after the last."""
     made = np.full(count, -1)
-    begin, end = max(0, first), min(len(places), first + count)
+    begin, end = max(0, first), min(len(positions), first + count)
     if begin < end:
-        made[begin - first : end - first] = places[begin:end]
+        made[begin - first : end - first] = positions[begin:end]
     return made
 
 
@@ -242,7 +242,7 @@ class Warp(Move):
         try:
             return np.linalg.inv(made)
         except np.linalg.LinAlgError:
-            raise ValueError("the image is mapped to a line, so that boxes and keypoints have no place") from None
+            raise ValueError("the image is mapped to a line, so that boxes and keypoints have no position") from None
 
     def add_for_mask(self, recipe, fill):
         recipe.op(self._with(filter=NEAREST, fill=fill))
@@ -282,7 +282,7 @@ Matrix = tuple[float, float, float, float, float, float]
 def inverse_affine(
     center: Sequence[float], angle: float, translate: Sequence[float], scale: float, shear: Sequence[float]
 ) -> Matrix:
-    """Return the map from places of the result to places of the image: x = a x + b y + c, y = d x + e y + f.
+    """Return the map from points of the result to points of the image: x = a x + b y + c, y = d x + e y + f.
 
     The image is sheared (in x, then in y), scaled and turned about `center`, then moved by `translate`. The order of
     the floating-point operations is torchvision's: the nearest pixel depends on the last bit.
@@ -347,14 +347,14 @@ def perspective_coefficients(start: Sequence[Sequence[float]], end: Sequence[Seq
 
     They are rounded to float32, as torchvision's are. Corners that lie on a line have no exact map.
     """
-    rows, places = [], []
+    rows, positions = [], []
     for (x, y), (to_x, to_y) in zip(end, start):
         rows.append([x, y, 1.0, 0.0, 0.0, 0.0, -to_x * x, -to_x * y])
         rows.append([0.0, 0.0, 0.0, x, y, 1.0, -to_y * x, -to_y * y])
-        places += [to_x, to_y]
+        positions += [to_x, to_y]
     try:
-        found = np.linalg.solve(np.array(rows), np.array(places, float))
+        found = np.linalg.solve(np.array(rows), np.array(positions, float))
     except np.linalg.LinAlgError:
-        found = np.linalg.lstsq(np.array(rows), np.array(places, float), rcond=None)[0]
+        found = np.linalg.lstsq(np.array(rows), np.array(positions, float), rcond=None)[0]
     single: list[float] = found.astype(np.float32).tolist()
     return single

@@ -49,9 +49,9 @@ class Boxes:
         self.xyxy: NDArray[np.float64] = xyxy.copy()
         self.rows: NDArray[np.int64] = np.arange(len(xyxy))
 
-    def keep(self, which: NDArray[Any]) -> None:
+    def keep(self, kept: NDArray[Any]) -> None:
         """Keep only some boxes: a mask, or row numbers."""
-        self.xyxy, self.rows = self.xyxy[which], self.rows[which]
+        self.xyxy, self.rows = self.xyxy[kept], self.rows[kept]
 
     def move(self, move: Move, height: int, width: int) -> None:
         matrix = move.points(height, width)
@@ -79,7 +79,7 @@ class Keypoints:
     Parameters
     ----------
     xy : numpy.ndarray of float64, (..., 2)
-        Places in pixels. It is copied. Points that leave the image keep their places outside of it.
+        Coordinates in pixels. It is copied. Points that leave the image keep their coordinates outside of it.
     mirrored : sequence of int, optional
         The order of the last axis but one after a flip, such as left and right hand exchanged.
     """
@@ -202,9 +202,9 @@ def _nonzero(plane):
     return (rows[0], rows[-1] + 1), (columns[0], columns[-1] + 1)
 
 
-def _between(places, first, end):
-    """Return the range of the places from `first` to `end`, or None."""
-    found = ((places >= first) & (places < end)).nonzero()[0]
+def _between(positions, first, end):
+    """Return the range of the positions from `first` to `end`, or None."""
+    found = ((positions >= first) & (positions < end)).nonzero()[0]
     return (found[0], found[-1] + 1) if len(found) else None
 
 

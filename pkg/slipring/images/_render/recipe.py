@@ -1,6 +1,6 @@
 """What the transforms do to one sample: which part of the image is decoded, and the operations that follow.
 
-A step that crops, scales or mirrors only changes the `View`, as long as no operation came before it. The view is
+A step that crops, scales or mirrors only changes the `CropSpec`, as long as no operation came before it. The crop is
 decoded in one pass. All other steps add operations, which csrc/images applies to the scaled crop, without the GIL.
 """
 
@@ -20,7 +20,7 @@ from slipring.images import _decode
 from slipring.images._decode import Target
 from slipring.images._render.decode import LONGEST, DecodedImage
 from slipring.images._render.ops import BLACK, CropOp, HorizontalFlipOp, KeepOp, ResizeOp, VerticalFlipOp
-from slipring.images._render.view import INTERPOLATIONS, WHOLE, Placement, View
+from slipring.images._render.view import INTERPOLATIONS, WHOLE, CropSpec, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ _FLIP = VerticalFlipOp().pack()
 
 
 class Recipe:
-    """The view and the operations of one sample; transforms add to it.
+    """The crop and the operations of one sample; transforms add to it.
 
     Parameters
     ----------
@@ -59,13 +59,13 @@ class Recipe:
     ----------
     height, width : int
         Size after the steps so far.
-    view : View
+    crop_spec : CropSpec
     dtype : str
         Of the result.
     boxes : Boxes or None
         The boxes among `parts`, for steps that depend on them.
     filter : int
-        How the view is scaled: a number of `INTERPOLATIONS`.
+        How the crop is scaled: a number of `INTERPOLATIONS`.
     calls : int
         The number of users' functions so far, also of the recipes before this one; each has random numbers of its own.
     """
@@ -77,16 +77,16 @@ class Recipe:
         "_ops",
         "boxes",
         "calls",
+        "crop_spec",
         "dtype",
         "filter",
         "height",
         "parts",
-        "view",
         "width",
     )
 
     def __init__(self, height: int, width: int, dtype: str = "uint8", parts: Sequence[Part] = ()) -> None:
-        self.view: View = View.whole(height, width)
+        self.crop_spec: CropSpec = CropSpec.whole(height, width)
         self.height: int = height
         self.width: int = width
         self.filter: int = 0
@@ -97,17 +97,17 @@ class Recipe:
         self._ops: list[Operation] = []
         self._erasures: list[bytes] = []
         self._calls: list[tuple[int, Callable[..., Any], tuple[int, int]]] = []
-        # After how many steps the last crop came; the size before it, its place and its fill.
+        # The number of steps before the last crop; the size before it, its position and its fill.
         self._last_crop: tuple[int, int, int, int, int, Sequence[float]] | None = None
 
     @property
-    def is_view(self) -> bool:
-        """bool: whether no operation follows the view."""
+    def is_crop_only(self) -> bool:
+        """bool: whether no operation follows the crop."""
         return not (self._ops or self._calls or self._erasures)
 
     @property
     def _is_per_pixel(self):
-        """bool: whether all operations after the view may also run after a flip."""
+        """bool: whether all operations after the crop may also run after a flip."""
         return not (self._calls or self._erasures) and all(op.per_pixel for op in self._ops)
 
     # ---- steps
@@ -151,8 +151,8 @@ class Recipe:
 
     def _crop(self, top, left, height, width, fill):
         inside = self._shows(top, left, height, width)
-        if self.is_view and (inside or not any(fill)) and self.view.allows(top, left, height, width):
-            self.view.crop(top, left, height, width)
+        if self.is_crop_only and (inside or not any(fill)) and self.crop_spec.allows(top, left, height, width):
+            self.crop_spec.crop(top, left, height, width)
             return
         first, begin = max(0, top), max(0, left)
         rows, columns = min(self.height, top + height) - first, min(self.width, left + width) - begin
@@ -167,16 +167,16 @@ class Recipe:
 
         Fewer pixels are computed then, and perhaps decoded.
         """
-        place = len(self._ops)
+        index = len(self._ops)
         least = self._calls[-1][0] if self._calls else 0
-        while place > least and self._ops[place - 1].per_pixel:
-            place -= 1
-        if place == len(self._ops) or height < 1 or width < 1 or (height, width) == (self.height, self.width):
+        while index > least and self._ops[index - 1].per_pixel:
+            index -= 1
+        if index == len(self._ops) or height < 1 or width < 1 or (height, width) == (self.height, self.width):
             return False
-        if place == 0 and not self._calls and self.view.allows(top, left, height, width):
-            self.view.crop(top, left, height, width)
+        if index == 0 and not self._calls and self.crop_spec.allows(top, left, height, width):
+            self.crop_spec.crop(top, left, height, width)
         else:
-            self._ops.insert(place, CropOp(top, left, height, width))
+            self._ops.insert(index, CropOp(top, left, height, width))
         return True
 
     def resize(self, height: int, width: int, interpolation: str) -> None:
@@ -184,8 +184,8 @@ class Recipe:
         numbers = height, width, INTERPOLATIONS.index(interpolation)
         if self.parts:
             self._move_parts(ResizeOp, *numbers)
-        if self.is_view and self.view.can_resize:
-            self.view.resize(height, width)
+        if self.is_crop_only and self.crop_spec.can_resize:
+            self.crop_spec.resize(height, width)
             self.filter = numbers[2]
         elif (height, width) != (self.height, self.width):
             self._ops.append(ResizeOp(*numbers))
@@ -203,7 +203,7 @@ class Recipe:
         if self.parts:
             self._move_parts(kind)
         if self._is_per_pixel:
-            setattr(self.view, name, not getattr(self.view, name))
+            setattr(self.crop_spec, name, not getattr(self.crop_spec, name))
         else:
             self._ops.append(kind())
 
@@ -224,20 +224,20 @@ class Recipe:
             Red, green and blue in values of the result, which may be normalised; None: normal numbers from `seed`.
         """
         noise = values is None
-        place = top, left, height, width, noise, _decode.TYPES[self.dtype]
-        self._erasures.append(_ERASURE.pack(*place, seed, *(BLACK if values is None else values)))
+        box = top, left, height, width, noise, _decode.TYPES[self.dtype]
+        self._erasures.append(_ERASURE.pack(*box, seed, *(BLACK if values is None else values)))
 
-    def drawn(self) -> View:
-        """Return the view with its `operations`."""
+    def drawn(self) -> CropSpec:
+        """Return the crop spec with its `operations`."""
         made, calls = [], list(self._calls)
-        for place in range(len(self._ops) + 1):
-            while calls and calls[0][0] == place:
+        for index in range(len(self._ops) + 1):
+            while calls and calls[0][0] == index:
                 function = calls.pop(0)[1]
                 made.append((getattr(function, "__name__", shown(function)), ()))
-            if place < len(self._ops):
-                made.append((self._ops[place].name, self._ops[place].numbers))
+            if index < len(self._ops):
+                made.append((self._ops[index].name, self._ops[index].numbers))
         made += [("erase", _ERASURE.unpack(erasure)[:4]) for erasure in self._erasures]
-        return dataclasses.replace(self.view, operations=tuple(made))
+        return dataclasses.replace(self.crop_spec, operations=tuple(made))
 
     # ---- running it
 
@@ -247,36 +247,36 @@ class Recipe:
         `table` has the values of `out` for the 256 pixel values of each channel. A recipe can be run for several
         images.
         """
-        view = self.view
-        if max(view.to) > LONGEST:
+        spec = self.crop_spec
+        if max(spec.to) > LONGEST:
             raise ImageError(
-                f"the image would be scaled to {view.to[0]} x {view.to[1]} pixels, a side may have {LONGEST}"
+                f"the image would be scaled to {spec.to[0]} x {spec.to[1]} pixels, a side may have {LONGEST}"
             )
-        top, left, height, width = view.window
-        first, last = max(0, -top), min(height, view.to[0] - top)
-        begin, end = max(0, -left), min(width, view.to[1] - left)
-        columns = width - end if view.flip else begin
-        rows = height - last if view.vertical_flip else first
-        place = rows, columns, last - first, end - begin
-        placement = Placement(view.box, view.to, (top + first, left + begin), view.flip, self.filter)
-        if self.is_view:
-            if place[2:] != (height, width):  # the window reaches beyond the image
+        top, left, height, width = spec.window
+        first, last = max(0, -top), min(height, spec.to[0] - top)
+        begin, end = max(0, -left), min(width, spec.to[1] - left)
+        columns = width - end if spec.flip else begin
+        rows = height - last if spec.vertical_flip else first
+        part = rows, columns, last - first, end - begin
+        placement = Placement(spec.box, spec.to, (top + first, left + begin), spec.flip, self.filter)
+        if self.is_crop_only:
+            if part[2:] != (height, width):  # the window reaches beyond the image
                 out[...] = 0 if table is None else table[:, 0]
                 out = out[rows : rows + last - first, columns : columns + end - begin]
-            image.write(placement, Target(out[::-1] if view.vertical_flip else out, table))
+            image.write(placement, Target(out[::-1] if spec.vertical_flip else out, table))
             return
         ops, calls = [operation.pack() for operation in self._ops], self._calls
-        if view.vertical_flip:  # the operations' own image is not written upside down
+        if spec.vertical_flip:  # the operations' own image is not written upside down
             ops = [_FLIP, *ops]
             calls = [(n + 1, function, size) for n, function, size in calls]
-            place = first, *place[1:]
+            part = first, *part[1:]
         done, size = 0, (height, width)
         for upto, function, after in calls:
             memory = scratch(*after)
-            image.write(placement, Target(memory, None, size, place, b"".join(ops[done:upto])))
+            image.write(placement, Target(memory, None, size, part, b"".join(ops[done:upto])))
             image, placement = DecodedImage(_called(function, memory)), WHOLE
-            done, size, place = upto, after, (0, 0, *after)
-        image.write(placement, Target(out, table, size, place, b"".join(ops[done:]), b"".join(self._erasures)))
+            done, size, part = upto, after, (0, 0, *after)
+        image.write(placement, Target(out, table, size, part, b"".join(ops[done:]), b"".join(self._erasures)))
 
 
 class WrongResult(ValueError):
@@ -313,8 +313,8 @@ _LARGEST = 1 << 25  # bytes of an array; a larger one is freed after its image
 per_thread = threading.local()
 
 
-def references_to(arrays, place):
-    return sys.getrefcount(arrays[place])
+def references_to(arrays, index):
+    return sys.getrefcount(arrays[index])
 
 
 _ALONE = references_to([np.empty(1)], 0)  # the count depends on the release of Python
@@ -331,13 +331,13 @@ def scratch(height: int, width: int) -> NDArray[np.uint8]:
         return np.empty((height, width, 3), np.uint8)
     kept = per_thread.__dict__.setdefault("kept", [])
     small = None
-    for place in range(len(kept)):
+    for index in range(len(kept)):
         # The array exists before the references are counted: a signal handler may decode an image in between.
-        found: NDArray[np.uint8] = kept[place][:count]
-        if references_to(kept, place) == _ALONE + 1:
+        found: NDArray[np.uint8] = kept[index][:count]
+        if references_to(kept, index) == _ALONE + 1:
             if found.size == count:
                 return found.reshape(height, width, 3)
-            small = place
+            small = index
     memory = np.empty(count, np.uint8)
     if small is not None:
         kept[small] = memory

@@ -54,8 +54,8 @@ def table_of(dtype, mean, std):
             )
     if not (std > 0).all():
         raise ValueError(f"std must be above 0, not {std.tolist()}")
-    levels = np.arange(256, dtype=np.float32) / np.float32(255)
-    values = ((levels[None] - mean[:, None]) / std[:, None]).astype(np.float32)
+    fractions = np.arange(256, dtype=np.float32) / np.float32(255)
+    values = ((fractions[None] - mean[:, None]) / std[:, None]).astype(np.float32)
     if dtype == "bfloat16":  # the upper half of a float32, rounded to even
         bits = values.view(np.uint32)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

@@ -42,8 +42,8 @@ WHOLE = Placement()
 
 
 @dataclasses.dataclass(slots=True)
-class View:
-    """The part of an image that becomes the sample. Sizes are (height, width) and places (top, left), in pixels.
+class CropSpec:
+    """The part of an image that becomes the sample. Sizes are (height, width) and positions (top, left), in pixels.
 
     Attributes
     ----------
@@ -67,10 +67,10 @@ class View:
     Examples
     --------
     >>> from slipring import images
-    >>> view = images.Folder("train/", images.RandomResizedCrop(24)).view(0, seed=7)
-    >>> view.to
+    >>> spec = images.Folder("train/", images.RandomResizedCrop(24)).crop_spec(0, seed=7)
+    >>> spec.to
     (24, 24)
-    >>> images.Folder("train/", images.RandomPosterize(5, p=1)).view(0, seed=7).operations
+    >>> images.Folder("train/", images.RandomPosterize(5, p=1)).crop_spec(0, seed=7).operations
     (('posterize', (5,)),)
     """
 
@@ -82,8 +82,8 @@ class View:
     operations: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
     @classmethod
-    def whole(cls, height: int, width: int) -> View:
-        """Return the view of a whole image."""
+    def whole(cls, height: int, width: int) -> CropSpec:
+        """Return the crop spec of a whole image."""
         return cls((0, 0, height, width), (height, width), (0, 0, height, width))
 
     @property
@@ -103,7 +103,7 @@ class View:
         return _allows(top, height, *rows) and _allows(left, width, *columns)
 
     def _unmirrored(self, top, left, height, width):
-        """Return the place of a part of the window before the flips."""
+        """Return the position of a part of the window before the flips."""
         return (
             self.window[2] - top - height if self.vertical_flip else top,
             self.window[3] - left - width if self.flip else left,

@@ -200,7 +200,7 @@ class Annotated(IndexedSamples):
                 f"batch_transform mixes whole images of one size in one array, and these are {parts}: leave it out, or "
                 "end with a transform that gives one size"
             )
-        self._told = known_fingerprint(dataset) if fingerprint is None else fingerprint
+        self._dataset_fingerprint = known_fingerprint(dataset) if fingerprint is None else fingerprint
         self._complete()
 
     def __len__(self) -> int:
@@ -228,7 +228,7 @@ class Annotated(IndexedSamples):
 
     def fingerprint(self) -> str | None:
         """Return a text that identifies these samples, for `cache`; None: there is none."""
-        return None if self._told is None else f"{self._told} {self._source()[1]}"
+        return None if self._dataset_fingerprint is None else f"{self._dataset_fingerprint} {self._source()[1]}"
 
     def _source(self):
         return self.dataset, f"{self.images} {self.masks}"
@@ -422,10 +422,10 @@ def _keys(name, value):
 
 def _padded(array, out, fill, axes):
     """Copy an array to the beginning of a larger one, and fill the rest; return the larger one."""
-    place = [slice(None)] * array.ndim
+    region = [slice(None)] * array.ndim
     for axis in axes:
-        beyond = [*place[:axis], slice(array.shape[axis], None), *place[axis + 1 :]]
+        beyond = [*region[:axis], slice(array.shape[axis], None), *region[axis + 1 :]]
         out[tuple(beyond)] = fill
-        place[axis] = slice(array.shape[axis])
-    out[tuple(place)] = array
+        region[axis] = slice(array.shape[axis])
+    out[tuple(region)] = array
     return out

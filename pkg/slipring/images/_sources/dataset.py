@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from slipring.cache import Cache
-    from slipring.images._render.view import View
+    from slipring.images._render.view import CropSpec
     from slipring.images._sources.sized import Sized
     from slipring.images._steps.base import BatchTransform
     from slipring.images._steps.combine import RandomChoice
@@ -210,7 +210,7 @@ class ImageDataset(IndexedSamples):
         made = self._tried(index, renderer, None, seed)
         return made and (renderer.shown(made[0]), made[1])
 
-    def view(self, index: int | Sized, seed: int) -> View:
+    def crop_spec(self, index: int | Sized, seed: int) -> CropSpec:
         """Return the values that the transforms draw from `seed` for the image at `index`.
 
         ``try_sample(index, seed)`` returns the corresponding image. Only the image's header is decoded here. With
@@ -218,7 +218,7 @@ class ImageDataset(IndexedSamples):
         """
         index, renderer = self._asked(index)
         data, _ = self.read(index)
-        return renderer.view(data, Draws(integer("seed", seed, 0, MAX_SEED)))
+        return renderer.crop_spec(data, Draws(integer("seed", seed, 0, MAX_SEED)))
 
     def _tried(self, index, renderer, out, seed, sample=None):
         made = super()._tried(index, renderer, out, seed, sample)

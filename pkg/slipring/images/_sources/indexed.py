@@ -91,7 +91,7 @@ class IndexedSamples(abc.ABC):
         self._use(renderers_of(transform, make))
         if cache is not None and what == "pixels" and self._renderer.side is None and self._renderer.reading.gap:
             raise ValueError(
-                "reducing_gap is for pictures that are decoded for each crop; those that are kept are decoded once, "
+                "reducing_gap is for images that are decoded for each crop; those that are kept are decoded once, "
                 "and as a whole: leave it out, or give side="
             )
         self.layout, self.dtype = self._renderer.layout, self._renderer.dtype

@@ -165,8 +165,8 @@ class Renderer:
         spent(DECODE, begun)
         return DecodedImage(pixels, image.orientation)
 
-    def view(self, data, draws):
-        """Return the `View` of an encoded image; of the first crop, if a sample has several."""
+    def crop_spec(self, data, draws):
+        """Return the `CropSpec` of an encoded image; of the first crop, if a sample has several."""
         image = EncodedImage(data, self.reading)
         image.stored = self._shrunk(*image.stored)
         return self._drawn(image.size, draws)[0].drawn()
@@ -217,7 +217,7 @@ class Renderer:
         for recipe, row in zip(recipes, self.rows(out)):
             recipe.run(image, row, self.table)
 
-    def _run_patches(self, recipe, image, patches, places, valid):
+    def _run_patches(self, recipe, image, patches, positions, valid):
         side, memory = self._patches.patch_size, np.dtype(self.storage)
         rows, columns = recipe.height // side, recipe.width // side
         pixels = scratch(recipe.height, recipe.width * memory.itemsize).reshape(-1).view(memory)
@@ -226,19 +226,19 @@ class Renderer:
         to = patches[:count].reshape(rows, columns, side, side, 3)
         to[...] = pixels.reshape(rows, side, columns, side, 3).swapaxes(1, 2)
         number = np.arange(count)
-        places[:count, 0], places[:count, 1] = number // columns, number % columns
-        patches[count:], places[count:] = 0, 0
+        positions[:count, 0], positions[:count, 1] = number // columns, number % columns
+        patches[count:], positions[count:] = 0, 0
         valid[:count], valid[count:] = True, False
 
     def _decoded_together(self, image, recipes):
         """Decode the part of an image that contains all crops, and let the recipes crop from there."""
-        views = [recipe.view for recipe in recipes]
-        top, left = min(view.box[0] for view in views), min(view.box[1] for view in views)
-        bottom, right = (max(view.box[n] + view.box[n + 2] for view in views) for n in (0, 1))
+        specs = [recipe.crop_spec for recipe in recipes]
+        top, left = min(spec.box[0] for spec in specs), min(spec.box[1] for spec in specs)
+        bottom, right = (max(spec.box[n] + spec.box[n + 2] for spec in specs) for n in (0, 1))
         pixels = scratch(bottom - top, right - left)
         image.write(Placement((top, left, *pixels.shape[:2])), Target(pixels))
-        for view in views:
-            view.box = view.box[0] - top, view.box[1] - left, *view.box[2:]
+        for spec in specs:
+            spec.box = spec.box[0] - top, spec.box[1] - left, *spec.box[2:]
         return DecodedImage(pixels)
 
     # ---- values

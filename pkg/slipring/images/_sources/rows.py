@@ -69,7 +69,7 @@ class Bytes(ImageDataset):
         self.dataset: Any = dataset
         self.image: int | str = image
         self.target: int | str = target
-        self._told = known_fingerprint(dataset) if fingerprint is None else fingerprint
+        self._dataset_fingerprint = known_fingerprint(dataset) if fingerprint is None else fingerprint
         self._complete()
 
     def __len__(self) -> int:
@@ -85,7 +85,9 @@ class Bytes(ImageDataset):
         return [self._parts(i, sample) for i, sample in zip(indices, one_each(self.dataset, indices, read(indices)))]
 
     def fingerprint(self) -> str | None:
-        return None if self._told is None else f"{self._told} {self.image!r} {self.target!r}"
+        return (
+            None if self._dataset_fingerprint is None else f"{self._dataset_fingerprint} {self.image!r} {self.target!r}"
+        )
 
     def _source(self):
         return self.dataset, f"{self.image!r} {self.target!r}"
@@ -215,7 +217,7 @@ class Parquet(ImageDataset):
         return (read_file(path) if remote is None else remote._read_all(path)), target
 
     def fingerprint(self) -> str:
-        return repr((list(zip(self._rows.paths, self._rows._told)), self.image, self.target))
+        return repr((list(zip(self._rows.paths, self._rows._file_stamps)), self.image, self.target))
 
     def name(self, index: int) -> str:
         return f"row {index} of {self._rows.paths[0]}" + (" ..." if len(self._rows.paths) > 1 else "")

@@ -67,18 +67,18 @@ class SampleRenderer:
     def combined(self, renderer: Renderer, sample: Sample, end: int, draws: Draws, other: Other) -> tuple[Sample, int]:
         """Apply the steps before `end` up to the last one that combines samples.
 
-        Return the sample and the place of the next step. Steps that only follow are not run yet: they are part of one
+        Return the sample and the index of the next step. Steps that only follow are not run yet: they are part of one
         pass with the later ones.
         """
         begin = 0
-        for place, step in enumerate(renderer.steps[:end]):
+        for index, step in enumerate(renderer.steps[:end]):
             if not step.combines_samples:
                 continue
-            own = Draws(draws.apart(_MIX + place))
+            own = Draws(draws.apart(_MIX + index))
             if own.chance(step.p):
-                sources = _MixSources(self, renderer, sample, (begin, place), draws, own, other)
+                sources = _MixSources(self, renderer, sample, (begin, index), draws, own, other)
                 try:
-                    sample, begin = step.combine(sources, own, self._mask_fill), place + 1
+                    sample, begin = step.combine(sources, own, self._mask_fill), index + 1
                     sample.calls = sources.calls
                 except ValueError as error:
                     if error is sources.failure:  # a step before this one has failed
@@ -212,29 +212,29 @@ def _keypoints(sample, points, rows, recipe):
 class _MixSources:
     """The samples for a `SampleMix`; see `MixSources`."""
 
-    def __init__(self, samples, renderer, sample, places, draws, own, other):
+    def __init__(self, samples, renderer, sample, bounds, draws, own, other):
         self._samples, self._renderer, self._pixels = samples, renderer, renderer.of_crops(converts=False)
-        self._sample, self._places = sample, places  # of the first step after the last mix, and of this mix
+        self._sample, self._bounds = sample, bounds  # of the first step after the last mix, and of this mix
         self._draws, self._own, self._other = draws, own, other
         self.calls = sample.calls  # of users' functions for the main sample
         self.failure = None  # the error of a step before the mix
 
     def main(self, *steps, memory=None):
         with self._noting_failure():
-            made = self._after(self._sample, self._places[0], steps, self._draws, memory)
+            made = self._after(self._sample, self._bounds[0], steps, self._draws, memory)
         self.calls = made.calls
         return made
 
     def other(self, *steps, memory=None):
         def finish(stored):
-            sample, begin = self._samples.combined(self._renderer, stored, self._places[1], self._own, self._other)
+            sample, begin = self._samples.combined(self._renderer, stored, self._bounds[1], self._own, self._other)
             return self._after(sample, begin, steps, self._own, memory)
 
         with self._noting_failure():
             return self._other(self._own, finish)
 
     def _after(self, sample, begin, more, draws, memory):
-        steps = *self._renderer.steps[begin : self._places[1]], *more
+        steps = *self._renderer.steps[begin : self._bounds[1]], *more
         return self._samples.after(self._pixels, sample, steps, draws, memory)
 
     @contextlib.contextmanager

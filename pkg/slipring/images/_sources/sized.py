@@ -145,7 +145,7 @@ class SizedBatchSampler(Planned):
     Aspect buckets: NovelAI, Improvements on Stable Diffusion, 2022, and SDXL's technical report (Podell et al., 2023).
     Sizes drawn for batches of equal tokens: timm's NaFlex loader; it draws a size for each batch of a worker.
 
-    `plan` returns the number of each image's size, a place in `sizes`, as `starts`.
+    `plan` returns the number of each image's size, an index in `sizes`, as `starts`.
 
     Examples
     --------
@@ -264,7 +264,7 @@ def _sizes(given):
     if len({type(size) for size in sizes}) > 1:
         raise TypeError(f"sizes must be all (height, width), or all numbers, not {shown(given)}")
     if len(set(sizes)) < len(sizes):
-        again = next(size for place, size in enumerate(sizes) if size in sizes[:place])
+        again = next(size for index, size in enumerate(sizes) if size in sizes[:index])
         raise ValueError(f"sizes must be different from each other, and {again} is there twice")
     return sizes
 

@@ -85,12 +85,12 @@ class StepTimes:
     def _views(steps, recipe, state):
         """Return how many of the first steps need no operation, and no other sample."""
         draws = Draws(state)
-        for place, step in enumerate(steps):
+        for index, step in enumerate(steps):
             if step.combines_samples:
-                return place
+                return index
             step.apply(recipe, draws)
-            if not recipe.is_view:
-                return place
+            if not recipe.is_crop_only:
+                return index
         return len(steps)
 
     def _time(self, make, recipe, begins, variant):

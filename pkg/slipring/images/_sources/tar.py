@@ -170,16 +170,16 @@ class Tar(ImageDataset):
                     if ending.lower() in files:
                         raise ValueError(f"{redacted(path)} has {member.name} twice: each sample needs its own name")
                     files[ending.lower()] = member
-                places = _Places(shard.getmembers())
+                members = _MemberIndex(shard.getmembers())
         except tarfile.ReadError as error:
             raise ValueError(
                 f"{redacted(path)} is no tar file, or a compressed or damaged one, which has no offsets: {error}"
             ) from None
         records = np.zeros(len(samples), _RECORD)
         for record, files in zip(records, samples.values()):
-            _, record["image"], record["size"] = places.first(self.image.split(";"), files)
+            _, record["image"], record["size"] = members.first(self.image.split(";"), files)
             if self._endings:
-                record["ending"], record["target"], record["target_size"] = places.first(self._endings, files)
+                record["ending"], record["target"], record["target_size"] = members.first(self._endings, files)
         incomplete = np.flatnonzero(_is_incomplete(records))
         if len(incomplete) and (self.on_error == "raise" or len(incomplete) == len(records)):
             key, files = list(samples.items())[incomplete[0]]
@@ -305,8 +305,8 @@ def _members(shard):
         raise tarfile.ReadError(f"the header at byte {shard.offset} cannot be read")
 
 
-class _Places:
-    """The places of all members' bytes."""
+class _MemberIndex:
+    """The offsets of all members' bytes."""
 
     def __init__(self, members):
         self._by_path = {}

@@ -73,7 +73,7 @@ class TarStream(Sharded):
     >>> from slipring import images
     >>> data = images.TarStream("train.tar", images.CenterCrop(24))
     >>> with slipring.Loader(data, batch_size=2, num_workers=1) as loader:
-    ...     [labels.tolist() for pictures, labels in loader]
+    ...     [labels.tolist() for pixels, labels in loader]
     [[0, 0], [1, 1]]
     """
 

@@ -112,7 +112,7 @@ def padding_mode_of(value: Any) -> int:
 
 
 def center_of(value: Any) -> tuple[float, float] | None:
-    """Return `center`: horizontal and vertical place in pixels, or None for the middle."""
+    """Return `center`: horizontal and vertical coordinate in pixels, or None for the middle."""
     if value is None:
         return None
     x, y = sequence("center", value, (2,), "two numbers (x, y) in pixels, or None for the middle")

@@ -58,8 +58,8 @@ class ColorJitter(Transform):
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         order = draws.permutation(4)
         drawn = [None if found is None else kind(draws.uniform(*found)) for kind, found in self._ranges]
-        for place in order:
-            if (operation := drawn[place]) is not None:
+        for index in order:
+            if (operation := drawn[index]) is not None:
                 recipe.op(operation)
 
 

@@ -173,8 +173,8 @@ class RandomOrder(_OfTransforms):
             )
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
-        for place in draws.permutation(len(self.transforms)):
-            self.transforms[place].apply(recipe, draws)
+        for index in draws.permutation(len(self.transforms)):
+            self.transforms[index].apply(recipe, draws)
 
     def result_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         if all(step.result_size(size) == size for step in self.transforms):

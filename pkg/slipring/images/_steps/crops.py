@@ -121,7 +121,7 @@ class CenterCrop(OneSize):
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         height, width = self.size
         seen_height, seen_width = recipe.height, recipe.width
-        # torchvision pads first, with the smaller half at the top and left; then it rounds the place of the crop.
+        # torchvision pads first, with the smaller half at the top and left; then it rounds the offset of the crop.
         top = -((height - seen_height) // 2) if height > seen_height else round((seen_height - height) / 2.0)
         left = -((width - seen_width) // 2) if width > seen_width else round((seen_width - width) / 2.0)
         recipe.crop(top, left, height, width)
@@ -140,7 +140,7 @@ class CoverCrop(OneSize):
     size : int or (int, int)
         Height and width of the result; one number for both.
     random : bool
-        Draw the place of the crop; otherwise it is in the middle.
+        Draw the position of the crop; otherwise it is in the middle.
     interpolation : {'bilinear', 'bicubic', 'nearest'}
 
     See Also
@@ -171,10 +171,10 @@ class CoverCrop(OneSize):
         ratio = max(height / recipe.height, width / recipe.width)
         rows, columns = max(height, round(recipe.height * ratio)), max(width, round(recipe.width * ratio))
         recipe.resize(rows, columns, self.interpolation)
-        top, left = (self._place(over, draws) for over in (rows - height, columns - width))
+        top, left = (self._offset(over, draws) for over in (rows - height, columns - width))
         recipe.crop(top, left, height, width)
 
-    def _place(self, over, draws):
+    def _offset(self, over, draws):
         """Return the first row or column of the crop, as RandomCrop and CenterCrop do."""
         if self.random:
             return draws.below(over + 1) if over else 0
@@ -182,7 +182,7 @@ class CoverCrop(OneSize):
 
 
 class RandomCrop(OneSize):
-    """Crop a box of one size at a random place, after adding a border.
+    """Crop a box of one size at a random position, after adding a border.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ class RandomCrop(OneSize):
 
 
 class FixedSizeCrop(OneSize):
-    """Crop a box of one size at a random place; a smaller image gets a border at the bottom and the right.
+    """Crop a box of one size at a random position; a smaller image gets a border at the bottom and the right.
 
     The step is from torchvision's reference scripts for detection. One random number places the box in both
     directions, as there. Boxes outside of the crop are removed with their labels.
@@ -284,8 +284,8 @@ class FixedSizeCrop(OneSize):
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         height, width = self.size
-        place = draws.uniform(0, 1)
-        top, left = int(max(0, recipe.height - height) * place), int(max(0, recipe.width - width) * place)
+        fraction = draws.uniform(0, 1)
+        top, left = int(max(0, recipe.height - height) * fraction), int(max(0, recipe.width - width) * fraction)
         if self._mode == 0:
             recipe.crop(top, left, height, width, self._fill)
         else:
@@ -340,7 +340,7 @@ class Pad(Transform):
 
 
 def add_padding(recipe: Recipe, padding: Sequence[int], mode: int, fill: Sequence[float]) -> None:
-    """Add a border of (left, top, right, bottom) pixels; `mode` is a place in `PADDING_MODES`."""
+    """Add a border of (left, top, right, bottom) pixels; `mode` is an index in `PADDING_MODES`."""
     left, top, right, bottom = padding
     height, width = recipe.height + top + bottom, recipe.width + left + right
     if mode == 0:

@@ -117,8 +117,8 @@ class RandomIoUCrop(Transform):
         possible &= (kept & (common >= overlap * (areas - common))).any(1)
         if not possible.any():
             return None
-        place = int(possible.argmax())
-        return kept[place], (int(tops[place]), int(lefts[place]), int(heights[place]), int(widths[place]))
+        index = int(possible.argmax())
+        return kept[index], (int(tops[index]), int(lefts[index]), int(heights[index]), int(widths[index]))
 
     def result_size(self, size: tuple[int, int] | None) -> None:
         return None

@@ -35,7 +35,7 @@ class Mosaic(SampleMix):
     size : int
         Pixels of the longer side of each image, and half the side of the canvas.
     center : (float, float)
-        Range of the centre's place in both directions, as multiples of `size`; above 0 and below 2.
+        Range of the centre's position in both directions, as multiples of `size`; above 0 and below 2.
     fill : float or (float, float, float)
         Colour of the canvas, from 0 to 255.
     p : float
@@ -84,13 +84,13 @@ class Mosaic(SampleMix):
             return down if n > 1 else down - height, across if n % 2 else across - width
 
         def memory(n):
-            def places(count, height, width):
+            def positions(count, height, width):
                 canvases.extend(np.empty((side, side, 3), np.uint8) for _ in range(count - len(canvases)))
                 return [_around(canvas[quarter(n)], n, height, width, self._fill) for canvas in canvases]
 
-            return places
+            return positions
 
-        samples, places = [], []
+        samples, positions = [], []
         for n in range(4):
             rows, columns = quarter(n)
             tile = _Tile(self.size, (len(range(side)[rows]), len(range(side)[columns])), n)
@@ -99,9 +99,9 @@ class Mosaic(SampleMix):
             top, left = corner(n, height, width)
             sample.move(top, left)
             samples.append(sample)
-            places.append((top, left))
+            positions.append((top, left))
         boxes, values, points = joined(samples)
-        masks = placed_masks(samples, places, (side, side), mask_fill)
+        masks = placed_masks(samples, positions, (side, side), mask_fill)
         made = Sample(dict(zip(samples[0].images, canvases)), masks, boxes, values, points, is_stored=False)
         made.drop_empty()
         return made
@@ -133,18 +133,18 @@ def _around(quarter, n, height, width, fill):
 
 
 class _Tile(Transform):
-    """Scale an image to a longest side of `size`, and show the part next to the centre that fits into `room`."""
+    """Scale an image to a longest side of `size`, and show the part next to the centre that fits into `limit`."""
 
     resizes = True
 
-    def __init__(self, size, room, n):
-        self.size, self.room, self.n = size, room, n
+    def __init__(self, size, limit, n):
+        self.size, self.limit, self.n = size, limit, n
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         scale = self.size / max(recipe.height, recipe.width)
         height, width = (min(math.ceil(length * scale), self.size) for length in (recipe.height, recipe.width))
         recipe.resize(height, width, "bilinear")
-        rows, columns = min(height, self.room[0]), min(width, self.room[1])
+        rows, columns = min(height, self.limit[0]), min(width, self.limit[1])
         recipe.crop(0 if self.n > 1 else height - rows, 0 if self.n % 2 else width - columns, rows, columns)
 
 
@@ -208,9 +208,9 @@ class SampleMixUp(SampleMix):
 
     def _masks(self, samples, size, share, mask_fill):
         """Return the masks of both samples."""
-        places = (0, 0), (0, 0)
-        both = placed_masks(samples, places, size, mask_fill)
-        seen = placed_masks([samples[0 if share >= 0.5 else 1]], places[:1], size, mask_fill)
+        positions = (0, 0), (0, 0)
+        both = placed_masks(samples, positions, size, mask_fill)
+        seen = placed_masks([samples[0 if share >= 0.5 else 1]], positions[:1], size, mask_fill)
         return {name: seen[name].astype(mask.dtype) if mask.ndim == 2 else mask for name, mask in both.items()}
 
 
@@ -337,8 +337,8 @@ def _blurred(mask):
     """Return the weights, 0 to 255, of a mask with smooth edges; height × width × 3."""
     recipe = Recipe(*mask.shape)
     recipe.op(ops.GaussianBlurOp((2 * _RADIUS + 1,) * 2, (_SIGMA, _SIGMA)))
-    levels = np.repeat(mask[..., None].view(np.uint8) * np.uint8(255), 3, axis=2)
-    return apply(levels, recipe)
+    weights = np.repeat(mask[..., None].view(np.uint8) * np.uint8(255), 3, axis=2)
+    return apply(weights, recipe)
 
 
 class _ScaledTo(Transform):

@@ -35,14 +35,14 @@ def _single(value):
 
 
 @functools.lru_cache(maxsize=4096)
-def spaced(start: float, end: float, count: int, place: int) -> float:
+def spaced(start: float, end: float, count: int, level: int) -> float:
     """Return one of `count` evenly spaced numbers, with the rounding of torch's ``linspace`` in float32.
 
     The rounding matters: a move is cut to whole pixels, and a threshold is compared with pixel values.
     """
     start, end = _single(start), _single(end)
     step = _single(_single(end - start) / (count - 1)) if count > 1 else 0.0
-    return _single(start + step * place if place < count // 2 else end - step * (count - 1 - place))
+    return _single(start + step * level if level < count // 2 else end - step * (count - 1 - level))
 
 
 # ---- the operations: (recipe, magnitude, filter, fill)
@@ -111,26 +111,26 @@ class Choice:
         self._signed = name not in _UNSIGNED
         self._strengths = None
         if most is not None:
-            self._strengths = tuple(spaced(0.0, most, count, place) for place in range(count))
+            self._strengths = tuple(spaced(0.0, most, count, level) for level in range(count))
         if name == "Solarize":
-            self._strengths = tuple(spaced(1.0, 0.0, count, place) for place in range(count))
+            self._strengths = tuple(spaced(1.0, 0.0, count, level) for level in range(count))
 
     @classmethod
     def posterize(cls, bits: int, lost: int, count: int) -> Choice:
         """Return the posterizing operation that keeps from `bits` to `bits` - `lost` bits."""
         made = cls("Posterize", None, count)
-        made._strengths = tuple(float(round(bits - _single(place / ((count - 1) / lost)))) for place in range(count))
+        made._strengths = tuple(float(round(bits - _single(level / ((count - 1) / lost)))) for level in range(count))
         return made
 
-    def strength(self, recipe: Recipe, place: int, draws: Draws) -> float:
+    def strength(self, recipe: Recipe, level: int, draws: Draws) -> float:
         """Return the strength of a step for an image, with the sign that is drawn."""
         if self.share is not None:
             most = self.share * (recipe.height if self._vertical else recipe.width)
-            found = spaced(0.0, most, self._count, place)
+            found = spaced(0.0, most, self._count, level)
         elif self._strengths is None:
             return 0.0
         else:
-            found = self._strengths[place]
+            found = self._strengths[level]
         return -found if self._signed and draws.chance(0.5) else found
 
     @property
@@ -210,8 +210,8 @@ class TrivialAugmentWide(_Policy):
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
         choice = self._choices[draws.below(14)]
-        place = draws.below(self.num_magnitude_bins) if choice.has_strength else 0
-        self._perform(recipe, draws, choice, place)
+        level = draws.below(self.num_magnitude_bins) if choice.has_strength else 0
+        self._perform(recipe, draws, choice, level)
 
 
 class RandAugment(_Policy):
@@ -291,14 +291,14 @@ class AutoAugment(_Policy):
         self.policy: str = name
         known = space(10, _MOST, (None, 150.0 / 331.0), (8, 4))
         self._pairs = [
-            [(known[operation], probability, place) for operation, probability, place in pair]
+            [(known[operation], probability, level) for operation, probability, level in pair]
             for pair in AUTO_AUGMENT[name]
         ]
 
     def apply(self, recipe: Recipe, draws: Draws) -> None:
-        for choice, probability, place in self._pairs[draws.below(len(self._pairs))]:
+        for choice, probability, level in self._pairs[draws.below(len(self._pairs))]:
             if draws.chance(probability):
-                self._perform(recipe, draws, choice, place)
+                self._perform(recipe, draws, choice, level)
 
 
 class AugMix(_Policy):
@@ -356,8 +356,8 @@ class AugMix(_Policy):
 
     def _add(self, recipe, draws):
         choice = self._choices[draws.below(len(self._choices))]
-        place = draws.below(self.severity) if choice.has_strength else 0
-        self._perform(recipe, draws, choice, place)
+        level = draws.below(self.severity) if choice.has_strength else 0
+        self._perform(recipe, draws, choice, level)
 
 
 def add_mix(

@@ -108,7 +108,7 @@ class SampleMix(RandomStep):
     def combine(self, sources: MixSources, draws: Draws, mask_fill: int) -> Sample:
         """Return one sample made of the sample itself and others; it may change their arrays.
 
-        `mask_fill` is the value of a mask of the whole image at places that no sample covers.
+        `mask_fill` is the value of a mask of the whole image where no sample covers it.
         """
 
     def perform(self, recipe: Recipe, draws: Draws) -> None:
@@ -142,9 +142,9 @@ def paint(area: NDArray[np.uint8], color: Sequence[float]) -> None:
 
 
 def placed_masks(
-    samples: Sequence[Sample], places: Sequence[tuple[int, int]], size: tuple[int, int], mask_fill: int
+    samples: Sequence[Sample], positions: Sequence[tuple[int, int]], size: tuple[int, int], mask_fill: int
 ) -> dict[str, NDArray[Any]]:
-    """Return the masks of all samples on a canvas of `size`; `places` are the (top, left) of each sample.
+    """Return the masks of all samples on a canvas of `size`; `positions` are the (top, left) of each sample.
 
     A mask of the whole image has `mask_fill` where no sample lies; a later sample covers an earlier one. A mask per box
     is 0 there.
@@ -162,7 +162,7 @@ def placed_masks(
             canvas = np.zeros((sum(map(len, masks)), *size), dtype)
             ends = np.cumsum([len(mask) for mask in masks])
             parts = np.split(canvas, ends[:-1])
-        for mask, part, (top, left) in zip(masks, parts, places):
+        for mask, part, (top, left) in zip(masks, parts, positions):
             height, width = mask.shape[-2:]
             part[..., top : top + height, left : left + width] = mask
         made[name] = canvas

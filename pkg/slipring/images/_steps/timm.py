@@ -68,12 +68,12 @@ def _signed(value, draws):
     return -value if draws.chance(0.5) else value
 
 
-def _mapped(place, amount):
+def _mapped(index, amount):
     """Return the operation that sets a number of the inverse map to ``amount(op, recipe, share)``, to either side."""
 
     def operation(op, recipe, draws, share):
         matrix = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
-        matrix[place] = _signed(amount(op, recipe, share), draws)
+        matrix[index] = _signed(amount(op, recipe, share), draws)
         add_affine(recipe, matrix, op.filter(draws), op.fill)
 
     return operation
@@ -246,8 +246,8 @@ class _RandAugment(_TimmPolicy):
             for _ in range(self.count):
                 drawn.append(draws.choice(weights))
                 weights[drawn[-1]] = 0.0
-        for place in drawn:
-            self.ops[place].apply(recipe, draws)
+        for index in drawn:
+            self.ops[index].apply(recipe, draws)
 
 
 @dataclasses.dataclass(eq=False, repr=False)

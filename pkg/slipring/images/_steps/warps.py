@@ -69,7 +69,7 @@ class RandomAffine(Filling):
     fill : float or (float, float, float), optional
         Colour where the result shows no part of the image, from 0 to 255; None is black.
     center : (float, float), optional
-        Place (x, y) of the point that stays, in pixels; the middle by default.
+        Coordinates (x, y) of the fixed point, in pixels; the middle by default.
 
     Examples
     --------

@@ -46,7 +46,7 @@ def _same(kind: Any, *names: str, moves: bool = False, **more: Any) -> Translate
 
 
 def _warp(kind: Any, *names: str) -> Translate:
-    """Return the translation of a class that fills places outside of the image."""
+    """Return the translation of a class that fills pixels outside of the image."""
 
     def translate(made: Translation, step: Any) -> None:
         made.parts.add_fill(step)

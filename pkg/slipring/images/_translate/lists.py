@@ -89,7 +89,7 @@ class PartOptions:
         if step.min_size != 1:
             self._options["min_box_size"] = step.min_size
 
-    def check_place(self, name: str) -> None:
+    def check_order(self, name: str) -> None:
         """Raise ValueError if no transform may follow."""
         if "min_box_size" in self._options:
             raise ValueError(f"{name} comes after SanitizeBoundingBoxes with a min_size, which must be the last step")
@@ -227,7 +227,7 @@ class Translation:
 
         A step that is never applied is dropped.
         """
-        self._check_place(type(step).__name__)
+        self._check_order(type(step).__name__)
         if self.dtype not in (None, "uint8") and not moves:
             raise ValueError(f"{type(step).__name__} comes after the image has become {self.dtype}: {_BEFORE}")
         if getattr(made, "p", None) != 0:
@@ -312,7 +312,7 @@ class Translation:
     def to_pil(self, step: Any) -> None:
         if self.dtype not in (None, "uint8"):
             raise ValueError(f"{type(step).__name__} comes after the image has become {self.dtype}: leave both out")
-        self._check_place(type(step).__name__)
+        self._check_order(type(step).__name__)
         self.kind, self.dtype = PIL, None
 
     def convert(self, dtype: Any, *, scale: bool) -> None:
@@ -356,8 +356,8 @@ class Translation:
 
     # ---- helpers
 
-    def _check_place(self, name):
-        self.parts.check_place(name)
+    def _check_order(self, name):
+        self.parts.check_order(name)
         if self._mean is not None:
             raise ValueError(f"{name} comes after Normalize, which only RandomErasing may follow")
         if self._erases:
@@ -367,13 +367,13 @@ class Translation:
         """Convert the values that erasing steps write, as the images' are converted: slipring writes to the result."""
         if not self._erases:
             return
-        for place, step in enumerate(self.steps):
+        for index, step in enumerate(self.steps):
             if isinstance(step, RandomErasing):
                 if step.mode != "const":
                     raise ValueError("RandomErasing draws values before Normalize or a conversion: move it to the end")
                 values = step.value if isinstance(step.value, tuple) else (step.value,) * 3
                 value = tuple((one - m) / s for one, m, s in zip(values, mean, std))
-                self.steps[place] = RandomErasing(
+                self.steps[index] = RandomErasing(
                     step.p, step.scale, step.ratio, value, min_count=step.min_count, max_count=step.max_count
                 )
             elif getattr(step, "is_last", False):
@@ -386,7 +386,7 @@ class Translation:
             raise reason
         if self.dtype not in (None, "uint8"):
             raise TypeError(f"slipring has no {name}, and rest='map' keeps functions of images of uint8: {_BEFORE}")
-        self._check_place(name)
+        self._check_order(name)
         self.steps.append(KeptStep(step, self.kind))
         self.kept.append(name)
 
@@ -400,10 +400,10 @@ def is_known(thing: Any, modules: Iterable[str]) -> bool:
 def _translator(step):
     """Return the function that translates a transform; raise TypeError if there is none, or a method is overridden."""
     kinds = type(step).__mro__
-    for place, kind in enumerate(kinds):
+    for index, kind in enumerate(kinds):
         for modules, known in LIBRARIES:
             if kind.__name__ in known and is_known(kind, modules):
-                _check_overrides(kinds[:place], kind)
+                _check_overrides(kinds[:index], kind)
                 return known[kind.__name__]
     names = sorted({name for _, known in LIBRARIES for name in known})
     raise TypeError(

@@ -44,7 +44,7 @@ class Mover:
         self.host = next((device for device in devices if device.copies), None)
         self.n_copying = sum(device.copies for device in devices)
         self.memory_format, self.transform, self.non_blocking = memory_format, transform, non_blocking
-        self.handed = {device: collections.deque() for device in devices}  # events of the callers' streams
+        self.caller_events = {device: collections.deque() for device in devices}  # events of the callers' streams
         self.streams = [self._stream(device) if device.copies else None for device in devices]
         self.follow_caller()
 
@@ -117,11 +117,11 @@ class Mover:
 
     def _hold_back(self, device, current):
         """Wait until the caller's stream has finished with all but the last `LAG` batches."""
-        event, handed = device.new_event(), self.handed[device]
+        event, events = device.new_event(), self.caller_events[device]
         event.record(current)
-        handed.append(event)
-        if len(handed) > LAG:
-            handed.popleft().synchronize()
+        events.append(event)
+        if len(events) > LAG:
+            events.popleft().synchronize()
 
     def make_room(self):
         """Release slots whose copies are done, before another batch is requested."""

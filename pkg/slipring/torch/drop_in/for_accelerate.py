@@ -7,7 +7,7 @@ import threading
 from slipring.torch.drop_in.replacement import ReplacementMeta
 from slipring.torch.loader import DataLoader
 
-# Accelerate's own loaders have an argument of the same name: the place to which they send batches.
+# Accelerate's own loaders have an argument of the same name: the device to which they send batches.
 ALIASES = {"device": "slipring_device"}
 
 _lock = threading.Lock()
