@@ -1,7 +1,8 @@
 /* decode.h - JPEG bytes to the resized crop, in one pass.
  *
  * libjpeg-turbo decodes only the rows and columns of the crop, a few rows at a time. The resize reads them
- * and writes the result directly to the target. Only of a progressive file does libjpeg keep the whole, as coefficients.
+ * and writes the result directly to the target. libjpeg keeps a whole image, as coefficients, only of a progressive
+ * file.
  */
 #ifndef SLIPRING_IMAGES_DECODE_H
 #define SLIPRING_IMAGES_DECODE_H
