@@ -124,8 +124,8 @@ def test_at_exit_workers_end_by_themselves_and_are_not_terminated(tmp_path):
 from slipring import Loader, Workers
 
 def begin(worker):  # what terminates a worker leaves its finalizers out
-    import multiprocessing.util  # at the top it would register its end before slipring
-    multiprocessing.util.Finalize(None, print, args=("ended",), kwargs={"flush": True}, exitpriority=0)
+    import multiprocessing.util, os  # at the top, the first would register its end before slipring
+    multiprocessing.util.Finalize(None, os.write, args=(1, b"ended\\n"), exitpriority=0)
 
 if __name__ == "__main__":
     iterator = iter(Loader(range(1000), 4, num_workers=2, workers=Workers(start_method="fork"), worker_init_fn=begin,
