@@ -36,8 +36,8 @@ class PassNumbers(NamedTuple):
     """The numbers with which a pass begins.
 
     `seed` is the base seed. `epoch` is the number that the tasks carry; with ``rng="sample"`` the offset in a step is
-    added to it. `resume` is the `State` within which the pass begins, or None. `own` is what else the frontend must
-    know for a state.
+    added to it. `resume` is the `State` within which the pass begins, or None. `own` has the values that only this
+    frontend needs for a state.
     """
 
     seed: int

@@ -38,7 +38,7 @@ class Mover:
     """
 
     def __init__(self, devices, memory_format, transform, non_blocking, count):
-        # pins: the RegisteredSlots of the segment that has the batches; None: another memory has them
+        # pins: the RegisteredSlots of the segment that has the batches; None: the batches are in other memory
         self.devices, self.count, self.pins = devices, count, None
         # The device that registers memory; None if all are the CPU.
         self.host = next((device for device in devices if device.copies), None)
