@@ -23,6 +23,7 @@ import numpy
 import pytest
 
 import slipring
+import slipring.images
 from tests.monitor.simulated import Job
 from tests.monitor.test_ranks import judged, told
 from tests.monitor.test_verdict import ALONE, CAUSES, NOT_AGAIN, THRESHOLDS
@@ -70,6 +71,8 @@ def of_others():
     meter = SimpleNamespace(batches=8, bytes=0, fetch_ns=9, collate_ns=0, wait_ns=9, spent_ns=10, reads=NO_READS)
     found["no segment"] = verdict(EmptySnapshot(meter)).advice
     found["ranks"] = judged(told(0, own=0.02), told(1, own=0.1), told(2, 0.03, own=0.018))[2]
+    memory = {"memory_bytes": 1, "budget_bytes": None, "waits_for_memory": True, "pid": 10}
+    found["ranks without memory"] = judged(told(0) | memory, told(1) | memory)[2]
     seen = Job(batches=9, of=20).snapshot(waits=True)
     seen.participants["pid"][1:] = os.getpid()
     seen.segment_info["pid_namespace"] = 0  # that of the test

@@ -181,7 +181,8 @@ def _limited_by_memory(ranks):
     over = [each for each in ranks if each["budget_bytes"] and each["memory_bytes"] > each["budget_bytes"]]
     waits = "waits" if len(short) == 1 else "wait"
     text = f"{_named(short)} {waits} for memory for the next batch."
-    advice = "Raise `memory=` of the pool, or keep fewer batches."
+    more = "`workers=slipring.Workers(pool='node', memory='64GiB')`"
+    advice = f"Give the pool more, such as {more}, or keep fewer batches."
     if over:
         worst = max(over, key=lambda each: each["memory_bytes"] - each["budget_bytes"])
         has, allowed = megabytes(worst["memory_bytes"]), megabytes(worst["budget_bytes"])
