@@ -243,7 +243,8 @@ void machine_begin(const struct scenario *scenario)
         .slots = (sr_slot *)(segment + 2 * SR_PAGE), .n_slots = plan->slots, .n_participants = plan->workers + 1,
         .n_readers = plan->readers,
         .flags = plan->flags, .data_off = SR_PAGE * (3 + MAX_SLOTS), .stride = PAYLOAD_STRIDE,
-        .task_capacity = SR_PAGE, .capacity = plan->trims ? 4 * SR_PAGE : SR_PAGE, .populated = populated};
+        .task_capacity = SR_PAGE, .capacity = plan->trims || plan->divides ? 4 * SR_PAGE : SR_PAGE,
+        .populated = populated};
     if (plan->records) /* no scenario has enough records for an update of the totals */
         handle.records = (sr_record *)(segment + RECORDS_AT);
     for (uint32_t i = 0; i < plan->slots; i++) {

@@ -29,6 +29,7 @@ struct scenario {
     bool races; /* also checks for data races, which needs more states */
     bool incarnations; /* processes take and free participant numbers; these accesses are steps too */
     bool grows;   /* slots, or a cache, start without memory */
+    bool divides; /* a pool's process changes the budget */
     bool trims;   /* workers release the memory of FREE slots */
     bool releases_all; /* the consumer ends with its first batch and releases all memory */
     bool caches; /* a cache in place of the ring's slots */

@@ -7,6 +7,7 @@ void queue_death(uint32_t dead);
 void incarnations(uint32_t me);
 void sharing(uint32_t me);
 void pool(uint32_t me);
+void budget(uint32_t me);
 void recorder(uint32_t me);
 void watched(uint32_t me);
 void cache_of_one(uint32_t me);
@@ -20,6 +21,8 @@ void cache_of_survivors(uint32_t me);
 
 #define SHARED(of) .name = of, .participant = sharing
 #define POOL(of) .name = of, .participant = pool, .pooled = true, .workers = 2, .slots = 2
+#define BUDGET(of) .name = of, .participant = budget, .flags = SR_SEG_QUEUE, .late = true, .grows = true, \
+                   .divides = true
 #define CACHE(of) .name = of, .flags = SR_SEG_QUEUE, .caches = true
 
 /* CONTRIBUTING.md has the counts of states. */
@@ -84,6 +87,8 @@ const struct scenario scenarios[] = {
      .deaths = 1},
     {POOL("pool-together"), .what = "2 workers serve 2 segments of 1 slot, whose tasks need each other", .seqs = 1,
      .together = true},
+    {BUDGET("budget"), .what = "2 workers allocate memory, the pool's process lowers the budget", .workers = 2,
+     .slots = 2},
     {SHARED("share-1"), .what = "2 readers, 1 slot, 2 batches and an end, data races", .workers = 2, .readers = 2,
      .slots = 1, .seqs = 2, .races = true},
     {SHARED("share-2"), .what = "1 reader that keeps a lease, 2 slots, 4 batches and an end, data races", .workers = 1,
@@ -151,6 +156,8 @@ const struct scenario full_scenarios[] = {
      .workers = 2, .readers = 2, .slots = 1, .seqs = 1, .deaths = 1, .closes = true},
     {SHARED("share-leave-2"), .what = "2 readers, 1 leaves once, 1 slot, 1 batch", .workers = 2, .readers = 2,
      .slots = 1, .seqs = 1, .leaves = 1, .closes = true},
+    {BUDGET("budget-death"), .what = "2 workers allocate memory, the pool's process lowers the budget, 1 death",
+     .workers = 2, .slots = 2, .deaths = 1},
     {LOADER("early-2"), .what = "2 workers, 1 slot, 2 tasks, early end", .workers = 2, .slots = 1, .seqs = 2,
      .early_end = true},
 };

@@ -45,8 +45,10 @@ static bool no_step(const volatile void *address, int order)
         return !plan->closes;
     if (address == &h->iteration)
         return !plan->early_end;
-    if (address == &h->memory_pressure || address == &h->budget) /* a hint; constant: no scenario has a pool's budget */
+    if (address == &h->memory_pressure) /* a hint */
         return true;
+    if (address == &h->budget)
+        return !plan->divides;
     bool dispatches = self == consumer && !(plan->flags & SR_SEG_QUEUE) && order == __ATOMIC_RELAXED;
     bool prepares = dispatches || (self == consumer && !(plan->flags & SR_SEG_QUEUE) && order == __ATOMIC_RELEASE);
     if (address == &h->high_water)
@@ -75,7 +77,7 @@ static bool no_step(const volatile void *address, int order)
     if (at == offsetof(sr_slot, pinned_by))
         return !plan->holds;
     if (at == offsetof(sr_slot, committed) || at == offsetof(sr_slot, registered) || at == offsetof(sr_slot, orphans))
-        return !plan->trims;
+        return !plan->trims && !plan->divides;
     return (at >= offsetof(sr_slot, times) && at < offsetof(sr_slot, layout)) ||
            (at > offsetof(sr_slot, cursor) && at < offsetof(sr_slot, rewound)) || at == offsetof(sr_slot, freed_at);
 }
