@@ -38,6 +38,7 @@ RANKS, WORKERS, EPOCHS, SAMPLES = 6, 3, 3, 320
 KILLS = 40  # of workers, or of ranks that are replaced, per round
 PAUSE_S = 0.02  # between two kills of workers, on average
 MEAN_LIFE_S = 0.5  # of a rank that a timer ends
+LONGEST_S = 90  # a pool waits a minute for the rank that has started it
 LOST, DOUBLED, CHANGED, UNEXPECTED = 3, 4, 5, 6  # exit codes of a rank
 WRONG = {LOST: "lost", DOUBLED: "doubled", CHANGED: "changed", UNEXPECTED: "lost"}
 
@@ -267,7 +268,7 @@ def run(name, kills, seconds, seed):
         faulthandler.dump_traceback_later(HANG_S, exit=True)
         counts["kills"] += Round(mode, want, rng, counts, details).run(min(KILLS, kills - counts["kills"]))
     faulthandler.cancel_dump_traceback_later()
-    if left := before.leaks(10):
+    if left := before.leaks(LONGEST_S):
         details, counts["leaks"] = [*details, *left], counts["leaks"] + len(left)
     return {**counts, "details": details[:20]}
 

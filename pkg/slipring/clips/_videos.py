@@ -50,7 +50,7 @@ class Clip(NamedTuple):
     Attributes
     ----------
     pixels : array, [batch,] frames × height × width × 3 (or frames × 3 × height × width)
-        With `MultiCrop`, a tuple of such arrays with an axis of crops before the frames. With `Patches`, a dict of
+        With ``MultiCrop``, a tuple of such arrays with an axis of crops before the frames. With ``Patches``, a dict of
         arrays that have the frames as their first axis.
     times : numpy.ndarray of float64, [batch,] frames
         The time stamp of each frame, in seconds.

@@ -44,7 +44,10 @@ class NodePool(WorkerPool):
         if self.job.options.workers.memory is not None and not self.ring.budget:
             self.ring.set_budget(0, self.ring.usage["used"])  # the pool gives it more before a worker takes a task
         with no_interrupt():
-            self.link.channel.send("serve", self.ring, rest_of(self.job), base_seed)
+            try:
+                self.link.channel.send("serve", self.ring, rest_of(self.job), base_seed)
+            except EOFError:
+                raise self._pool_died() from None
 
     def _is_over(self):
         try:

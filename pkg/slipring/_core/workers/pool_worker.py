@@ -78,7 +78,10 @@ class PoolWorker:
         """Handle the messages of the pool's process; return whether to go on. `waits`: wait for the first one."""
         while waits or self.backlog or self.channel.has_message():
             waits = False
-            what, *arguments = self.backlog.popleft() if self.backlog else self.channel.receive()
+            try:
+                what, *arguments = self.backlog.popleft() if self.backlog else self.channel.receive()
+            except EOFError:  # the pool's process has died, and the kernel has not yet ended this one
+                return False
             if what == "leave":
                 return False
             getattr(self, f"_{what}")(*arguments)
