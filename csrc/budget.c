@@ -1,4 +1,4 @@
-/* budget.c - the bytes that a segment may take: its part of a budget that the segments of a pool's loaders share.
+/* budget.c - the bytes that a segment may take: its part of the budget of all loaders of a pool.
  *
  * The process that divides the budget is the only one that writes the segment's part. Before it gives bytes to another
  * segment, it lowers this part and then reads how much is in use.

@@ -30,7 +30,7 @@ import slipring
 from slipring.errors import LeadDied, WorkerDied
 from tests.fault import mortal
 from tests.fault.kills import HANG_S, MODES
-from tests.fault.rounds import BY_SIGNAL, SEED, main, noted, send
+from tests.fault.rounds import BY_SIGNAL, SEED, end_of, main, noted, send
 from tests.support.leaks import Snapshot, parent
 from tests.support.processes import alive
 
@@ -169,13 +169,12 @@ class Round:
 
     def ended(self, number, options=0):
         """Wait for a rank's end, and count its fault; return whether its timer killed it; None: it still runs."""
-        pid, status = os.waitpid(self.pids[number], options)
-        if not pid:
+        found = end_of(self.pids[number], options)
+        if found is None:
             return None
         del self.pids[number]
-        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
-        if not killed and status:
-            code = os.waitstatus_to_exitcode(status)
+        killed, code = found
+        if code:
             self.wrong(WRONG.get(code, "lost"), f"rank {number} ended with {code}")
         self.counts["batches"] += int(self.read[number])
         return killed

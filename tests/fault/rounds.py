@@ -267,6 +267,15 @@ def run(name, kills, seconds, seed):
     }
 
 
+def end_of(pid, options=0):
+    """Wait for a child; return (whether its timer killed it, its exit code if that is a fault), or None: it runs."""
+    found, status = os.waitpid(pid, options)
+    if not found:
+        return None
+    killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
+    return killed, None if killed else os.waitstatus_to_exitcode(status) or None
+
+
 def expect_deaths():
     """Prepare for intended crashes: no core dumps, no message for each one, and short waits for stopped workers."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -22,7 +22,7 @@ import numpy as np
 
 from slipring.errors import Closed
 from tests.fault.kills import HANG_S, MODES
-from tests.fault.rounds import main
+from tests.fault.rounds import end_of, main
 from tests.support.inside import COPY_NEVER, SharedReader
 from tests.support.leaks import Snapshot
 from tests.support.trip import Trip
@@ -134,13 +134,12 @@ class Round:
 
     def ended(self, number, options=0):
         """Wait for a reader's end, count its fault and return whether it was killed; None: it still runs."""
-        pid, status = os.waitpid(self.pids[number], options)
-        if not pid:
+        found = end_of(self.pids[number], options)
+        if found is None:
             return None
         del self.pids[number]
-        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
-        if not killed and status:
-            code = os.waitstatus_to_exitcode(status)
+        killed, code = found
+        if code:
             self.wrong(WRONG.get(code, "lost"), f"reader {number} ended with {code}")
         return killed
 

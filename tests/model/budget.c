@@ -1,4 +1,4 @@
-/* budget.c - the part of a segment in a pool's budget. The pool's process lowers it, and gives what is then free to
+/* budget.c - a segment's part of a pool's budget. The pool's process lowers the part and gives the free bytes to
  * another segment, while workers allocate memory for their slots.
  */
 #include "model.h"

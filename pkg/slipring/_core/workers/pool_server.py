@@ -108,13 +108,13 @@ class PoolServer:
                     self._refuse(member, error)
 
     def _next_message(self, channel):
-        """Send what is left for a process, and return its next message; None: none has arrived completely."""
+        """Send the rest of earlier messages to a process; return its next message, or None if none is complete."""
         channel.flush()
         self._await_socket(channel)
         return channel.receive()
 
     def _await_socket(self, channel):
-        """Wait until a socket takes bytes again, if some are left for it."""
+        """Let the selector report when the socket takes bytes again, if there are unsent ones."""
         if channel in self.selector.get_map():
             key = self.selector.get_key(channel)
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.unsent else 0)

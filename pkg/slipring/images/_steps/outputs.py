@@ -1,4 +1,4 @@
-"""What makes several arrays of each image, in place of a list of transforms: MultiCrop and Patches."""
+"""MultiCrop and Patches, which make several arrays of each image. They replace the list of transforms."""
 
 from __future__ import annotations
 

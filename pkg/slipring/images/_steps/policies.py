@@ -99,8 +99,8 @@ _UNSIGNED = {"Identity", "Posterize", "Solarize", "AutoContrast", "Equalize", "I
 class Choice:
     """One operation of a policy: what it does, and how strong it is in each of `count` steps.
 
-    The first step has the strength 0 and the last one `most`; None: the operation has no strength. Moves may have a
-    `share` of the image's width or height in place of `most`.
+    The strength grows from 0 in the first step to `most` in the last one. With `most=None`, the operation has no
+    strength. Translations may have a `share` of the image's width or height in place of `most`.
     """
 
     __slots__ = ("_count", "_signed", "_strengths", "_vertical", "name", "share")
