@@ -1,8 +1,8 @@
 /* atomics.h - every atomic access of the ring, by the memory order that it needs.
  *
  * There are no stand-alone fences: ThreadSanitizer does not model them, and the access itself can state every order
- * that the ring needs. Labels in the .c files ([A1], [B2], ...) name an access's partner; docs/protocol.md lists the
- * pairs.
+ * that the ring needs. A label in the .c files, a letter and a digit in brackets, names an access and its partner;
+ * docs/protocol.md lists the pairs.
  */
 #ifndef SLIPRING_ATOMICS_H
 #define SLIPRING_ATOMICS_H
