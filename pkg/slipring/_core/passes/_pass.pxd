@@ -11,9 +11,9 @@ from slipring._core.ring._slot cimport Lease
 
 cdef class Pass(Turnstile):
     cdef object __weakref__
-    cdef readonly object _engine    # it makes the batches; None: the iteration is over
+    cdef object _engine    # it makes the batches; None: the iteration is over
     cdef object options, on_end, rebuild, error
-    cdef readonly object reason     # why it was closed: next() raises this text; None: next() raises StopIteration
+    cdef object _reason    # why it was closed: next() raises this text; None: next() raises StopIteration
     cdef public object next_pass    # begins the next pass in its argument, if this one ends without a batch; or None
     cdef public object finish_batch
     cdef object is_recorded, recording
@@ -22,11 +22,11 @@ cdef class Pass(Turnstile):
     cdef readonly Ring ring         # None: the batches lie in no slot
     cdef Meter meter
     cdef readonly Position position
-    cdef readonly Task received     # the task whose batch has been received and not committed
+    cdef Task received             # the task whose batch has been received and not committed
     cdef Lease lease                # of its slot
     cdef object value               # its batch, or the exception in its place
-    cdef readonly object state      # the worker's state that came with it, or None
-    cdef readonly object uncommitted  # (task, state) of the batches that `Preloader` has, in order
+    cdef object state      # the worker's state that came with it, or None
+    cdef object uncommitted  # (task, state) of the batches that `Preloader` has, in order
     cdef dict indices      # sequence number -> the indices of a task in flight; None: no worker reads them again
     cdef object draw       # yields the next task
     cdef readonly StreamPlan streams  # the same object if workers make streams, else None
@@ -50,6 +50,7 @@ cdef class Pass(Turnstile):
     cdef Task unpacked(self, Task task, int copy)
     cdef int dispatch(self, bint may_wait) except -1
     cpdef int raise_end(self, of=*) except -1
+    cdef object next_here(self)
     cdef object next_batch(self)
     cdef Task receive_with_hooks(self)
     cpdef int announce(self, Task task) except -1

@@ -43,7 +43,7 @@ cdef class Pass(Turnstile):
     cdef int begin_plan(self, options, plan, Position position) except -1:
         self.options, self.position = options, position
         self.uncommitted, self.received, self.error = collections.deque(), None, None
-        self.reason = self.next_pass = None
+        self._reason = self.next_pass = None
         self.due = self.plan_error = self.last_error = self.indices = None
         self.exhausted = self.at_end = self.is_plain = False
         self.look_next = SR_FOREVER
@@ -91,6 +91,18 @@ cdef class Pass(Turnstile):
         return 0
 
     @property
+    def engine(self):
+        """Engine: it makes the batches; None: the iteration is over."""
+        with cython.critical_section(self):
+            return self._engine
+
+    @property
+    def reason(self):
+        """str: why the iteration was closed, which next() raises; None: next() raises StopIteration."""
+        with cython.critical_section(self):
+            return self._reason
+
+    @property
     def inherited(self):
         """bool: whether this process has inherited the iteration by a fork, and cannot continue it."""
         return False
@@ -125,6 +137,11 @@ cdef class Pass(Turnstile):
         return self
 
     def __next__(self):
+        with cython.critical_section(self):
+            return self.next_here()
+
+    @cython.final
+    cdef object next_here(self):
         cdef unsigned long before
         while True:
             if self._engine is None and self.next_pass is None and not self.restarting:
@@ -140,6 +157,7 @@ cdef class Pass(Turnstile):
             self.gives_way = False
             self.await_restart()
 
+    @cython.critical_section
     cpdef int raise_end(self, of=None) except -1:
         """Raise the exception that ended the iteration, or StopIteration; or begin `next_pass` in `of` (or in this)."""
         error, self.last_error = self.last_error, None
@@ -148,8 +166,8 @@ cdef class Pass(Turnstile):
             raise error
         if self.error is not None:
             raise Closed(f"the iteration ended with an error: {self.error}")
-        if self.reason is not None:
-            raise Closed(self.reason)
+        if self._reason is not None:
+            raise Closed(self._reason)
         if self.at_end:
             self.position.finished = True
             if self.next_pass is not None:
@@ -198,6 +216,7 @@ cdef class Pass(Turnstile):
                 self.announce(task)
         return task
 
+    @cython.critical_section
     cpdef int announce(self, Task task) except -1:
         """Call `before_return` for the batch of a task."""
         if self.announced != task.seq + 1:
@@ -208,6 +227,7 @@ cdef class Pass(Turnstile):
     @cython.final
     cdef object commit(self, Task task):
         """Move the position, and return the value of a received task. No Python code runs before the position moves."""
+        value = self.value
         self.position.add(task, self.state, self.indices)
         if self.is_plain:
             self.received = None
@@ -215,7 +235,6 @@ cdef class Pass(Turnstile):
             self.leave(task)
             if self.indices is not None:
                 self.indices.pop(task.seq, None)
-        value = self.value
         self.value = self.lease = None
         return value
 
@@ -229,6 +248,7 @@ cdef class Pass(Turnstile):
                 self.streams.ended(task.worker)
         return 0
 
+    @cython.critical_section
     def finish(self, of=None):
         """End after everything has been delivered; raise the sampler's exception, or as `raise_end` does."""
         self.end_if_interrupted()
@@ -243,7 +263,7 @@ cdef class Pass(Turnstile):
         """End before the sampler's end if Ctrl-C has interrupted it: then batches that are aside are not delivered."""
         if isinstance(self.plan_error, Interrupted):
             self.close(str(self.plan_error))
-            raise Closed(self.reason)
+            raise Closed(self._reason)
         return 0
 
     @property
@@ -253,8 +273,9 @@ cdef class Pass(Turnstile):
 
     # ---- batches that another object moves to a device before they are requested: see `slipring._core.passes.prefetch`
 
+    @cython.critical_section
     def take(self):
-        """Receive the next batch; return (batch, slot, False), or (exception, slot, True); None at the end.
+        """Receive the next batch; return (task, batch, slot, False), or (task, exception, slot, True); None at the end.
 
         The slot is -1 if the batch lies in none. The call returns the same until `defer_commit` has been called.
         """
@@ -274,11 +295,12 @@ cdef class Pass(Turnstile):
                     self.end_if_interrupted()
                     return None
                 if task.kind == SR_BATCH or task.kind == SR_ERROR:
-                    return self.value, -1 if self.ring is None else task.slot, task.kind == SR_ERROR
+                    return task, self.value, -1 if self.ring is None else task.slot, task.kind == SR_ERROR
                 self.defer_commit(None, None)
         finally:
             self.lock.release(before)
 
+    @cython.critical_section
     def defer_commit(self, items, item):
         """Append `item`, which is made of the batch that `take` returned, to `items`. No Python code runs."""
         cdef Task task = self.received
@@ -290,6 +312,7 @@ cdef class Pass(Turnstile):
         self.leave(task)
         self.value = self.lease = None
 
+    @cython.critical_section
     def commit_upto(self, last):
         """Commit the tasks that were set aside, up to this one; None: none of them; True: all."""
         cdef Task task

@@ -48,6 +48,7 @@ cdef class SharedIteration(Pass):
     def __init__(self, options, reading, seed, plan, position, on_end, **hooks):
         self.begin(options, reading, seed, plan, position, on_end, **hooks)
 
+    @cython.critical_section
     def begin(self, options, reading, seed, plan, Position position not None, on_end, *, rebuild=error_record.rebuild,
               reword=None, no_timeout=False, tuner=None, **hooks):
         """Begin a pass; the parameters are those of the class. Any earlier pass has been closed."""
@@ -240,6 +241,7 @@ cdef class SharedIteration(Pass):
 
     # ---- the end
 
+    @cython.critical_section
     def fail(self, error):
         """End the iteration: it cannot continue."""
         self.close()
@@ -251,14 +253,16 @@ cdef class SharedIteration(Pass):
         self.stopped = on
         self.ring.interrupt(on)
 
+    @cython.critical_section
     def drain(self, uint64_t upto=0):
         """Draw the indices of all tasks below `upto`, as the lead does before it ends the pass early."""
         while self._engine is not None and self.streams is None and self.next_seq < upto and not self.exhausted:
             self.plan_one()
 
+    @cython.critical_section
     def close(self, reason=None):
         if not self.at_end:
-            self.reason = reason or self.reason
+            self._reason = reason or self._reason
         reading, self._engine = self._engine, None
         if reading is None:
             return

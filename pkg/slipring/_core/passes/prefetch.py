@@ -376,7 +376,7 @@ class Preloader:
                 self.parts, self.over = [], True
                 self._wake(step)
                 return False
-            (value, slot, is_error), got, task = got, None, core.received
+            (task, value, slot, is_error), got = got, None
             took = now()
             if not is_error:
                 if self.depth == 0 and slot < 0:  # the caller's stream may have made it

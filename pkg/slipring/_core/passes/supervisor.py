@@ -90,6 +90,6 @@ def state_for(iteration, number):
             state, at = later, task.sequence + 1
     at = max(at, 0)
     if due:
-        iteration._engine.counters.goes_on(state is not None, due - at)
+        iteration.engine.counters.goes_on(state is not None, due - at)
         log_replay(number, due - at, state is not None)
     return iteration.iteration, at, state

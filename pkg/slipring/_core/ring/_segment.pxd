@@ -13,6 +13,16 @@ cdef extern from "<stdint.h>" nogil:
     # Returned in place of a generation: no task was put, because the slot's memory is being released.
     uint64_t NOT_FREE "UINT64_MAX"
 
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+    #define FREE_THREADED 1
+    #else
+    #define FREE_THREADED 0
+    #endif
+    """
+    bint FREE_THREADED  # this build of Python can run without a GIL
+
 # sr_result.flags
 cdef enum:
     HELD = 1       # worker code keeps an array of this slot

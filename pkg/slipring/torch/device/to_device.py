@@ -69,7 +69,7 @@ def _preloader(core, device):
     devices = [_device.open_device(device.device)]
     mover = Mover(devices, device.memory_format, device.transform, device.non_blocking, Counters())
     core.finish_batch = as_tensors
-    engine = core._engine
+    engine = core.engine
     if mover.host is not None and getattr(engine, "ring", None) is not None:
         mover.pins = engine.pinned_slots = engine.pinned_slots or RegisteredSlots(engine.ring, mover.host)
     depth = 1 if device.preload is None else device.preload
