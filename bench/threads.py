@@ -4,12 +4,12 @@ Purpose
     How many samples per second do two worker threads make, compared with two processes and with one worker? On a
     free-threaded Python, do threads keep two processors busy with Python code?
 Data
-    *python*: samples of 200 steps of arithmetic in Python. *objects*: each sample makes a dict of a hundred new tuples
-    and lists, as a parser does. *pillow*: a JPEG image of 500 × 375, decoded and resized by Pillow. *c*: the same by
+    *python*: samples of 200 steps of arithmetic in Python. *objects*: a line of 300,000 in memory, of which each sample
+    makes a dict of a hundred new tuples and lists, as a parser does. *pillow*: a JPEG image of 500 × 375, decoded and resized by Pillow. *c*: the same by
     ``slipring.images``, which needs no GIL. Batches of 16.
 Machine, command, result
     Printed. All kinds of workers take turns in each round, each in its own process. A rate is measured after the first
-    20 batches. Ratios are medians of the rounds' ratios. With ``PYTHON_GIL=0`` in the environment, a free-threaded
+    20 batches. Memory is that of all processes at the end of it. Ratios are medians of the rounds' ratios. With ``PYTHON_GIL=0`` in the environment, a free-threaded
     Python keeps the GIL disabled.
 Bias
     The loop does nothing with its batches, so both processors belong to the workers.
@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from bench import memory
 from bench.apart import answer
 from bench.cpu import of_job
 from bench.machine import describe
@@ -53,10 +54,14 @@ class Arithmetic(Endless):
 
 
 class Objects(Endless):
-    """Texts that are taken apart into new objects."""
+    """Lines of a text in memory, each of them taken apart into new objects."""
+
+    def __init__(self) -> None:
+        ends = [" ".join(str(number) for number in range(first, first + 100)) for first in range(97)]
+        self.lines = [f"{i} {ends[i % 97]}" for i in range(300_000)]
 
     def __getitem__(self, i: int) -> int:
-        line = " ".join(str(number) for number in range(i % 97, i % 97 + 100))
+        line = self.lines[i * 7919 % len(self.lines)]  # as in a random order
         fields = {word: (number, [word]) for number, word in enumerate(line.split())}
         return len(fields)
 
@@ -93,7 +98,7 @@ DATASETS: dict[str, Any] = {"python": Arithmetic, "objects": Objects, "pillow": 
 
 
 def measure(workload: str, workers: int, method: str, seconds: float) -> dict[str, float | bool]:
-    """Return samples/s, processor time per sample (µs), and whether there is a GIL, of a loader in this process."""
+    """Return samples/s, processor µs per sample, memory in bytes and whether there is a GIL, of a loader here."""
     from slipring import Loader, Workers
 
     made, epoch = 0, 0.0
@@ -106,10 +111,10 @@ def measure(workload: str, workers: int, method: str, seconds: float) -> dict[st
         while (epoch := time.perf_counter() - begun) < seconds:
             next(batches)
             made += BATCH
-        used = of_job(os.getpid()) - used
+        used, held = of_job(os.getpid()) - used, memory.of_job(os.getpid())
         batches.close()
     gil = getattr(sys, "_is_gil_enabled", lambda: True)()
-    return {"rate": made / epoch, "cpu": used * 1e6 / made, "gil": gil}
+    return {"rate": made / epoch, "cpu": used * 1e6 / made, "memory": held, "gil": gil}
 
 
 def main() -> None:
@@ -128,6 +133,7 @@ def main() -> None:
     about = describe((), "pillow")
     table = Table("samples", *(f"{way}: samples/s" for way in WAYS), "2 threads ÷ 2 processes", "2 threads ÷ 1 thread")
     costs = Table("samples", *(f"{way}: CPU µs per sample" for way in WAYS), quiet=True)
+    sizes = Table("samples", *(f"{way}: memory, MB" for way in WAYS), "2 threads ÷ 2 processes")
     for workload in args.only or DATASETS:
         rounds = []
         for number in range(args.rounds):
@@ -147,8 +153,13 @@ def main() -> None:
             spread(figures["2 threads"]["rate"] / figures["1 thread"]["rate"] for figures in rounds),
         )
         costs.add(workload, *(spread(figures[way]["cpu"] for figures in rounds) for way in WAYS))
+        sizes.add(
+            workload,
+            *(spread(figures[way]["memory"] / 1e6 for figures in rounds) for way in WAYS),
+            spread(figures["2 threads"]["memory"] / figures["2 processes"]["memory"] for figures in rounds),
+        )
         about["gil"] = bool(rounds[0]["2 threads"]["gil"])
-    finish(args.record, about, {"rates": table, "costs": costs})
+    finish(args.record, about, {"rates": table, "costs": costs, "sizes": sizes})
 
 
 if __name__ == "__main__":

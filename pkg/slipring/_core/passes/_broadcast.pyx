@@ -8,6 +8,7 @@ import fcntl
 import os
 import threading
 
+cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uint32_t, uint64_t
@@ -57,6 +58,7 @@ cdef class End:
     def __cinit__(self, *_, **__):
         self.generation = forks()
 
+    @cython.critical_section
     cdef int enter(self) except -1:
         """Begin a call: until `leave`, the segment stays."""
         self.check()
@@ -70,6 +72,7 @@ cdef class End:
             raise Closed(f"{self!r} belongs to the parent process: in a child, open a reader from the handle")
         return 0
 
+    @cython.critical_section
     cdef int leave(self) except -1:
         self.inside -= 1
         if self.closed and self.inside == 0:
@@ -386,6 +389,7 @@ cdef class WriterCore(End):
 
     # ---- the end
 
+    @cython.critical_section
     def close(self):
         """End the broadcast: readers get the messages that were put, and then `~slipring.errors.ShutDown`.
 
@@ -453,6 +457,7 @@ cdef class ReaderCore(End):
 
     # ---- messages
 
+    @cython.critical_section
     cdef Lease following(self, uint64_t give_up, bint marks):
         """Wait for the next message and take it; with `marks` also a mark. Return None when the time is up."""
         cdef sr_shared batch
@@ -559,6 +564,7 @@ cdef class ReaderCore(End):
 
     # ---- the end
 
+    @cython.critical_section
     def close(self):
         """Take part no longer: drop all messages that were not got. Waiting calls of other threads end with Closed.
 

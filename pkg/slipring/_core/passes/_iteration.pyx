@@ -21,6 +21,7 @@ from slipring._core.codec._codec import COPY
 from slipring._core.passes._inflight import WorkerPosition
 from slipring._core.passes.engine import exiting, stay_if_exiting
 from slipring._core.passes.supervisor import Supervisor
+from slipring._core.ring.signals import settle
 from slipring._core.ring.text import slots_held, timed_out
 from slipring._core.workers import error_record
 from slipring._core.workers.stateful import attempt
@@ -333,8 +334,7 @@ cdef class Iteration(Pass):
                 engine = self._engine
                 if self.ring.in_circulation(1) == 0:
                     if FREE_THREADED and clock() - began < LATE:
-                        # A reference that another thread has dropped is counted when its owner runs Python code.
-                        attempt(bool)
+                        settle()
                         self.ring.await_free(clock() + LATE // 200, self.death_fd)
                         continue
                     if self.lead is None or self.ring.lent == 0:

@@ -7,7 +7,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint32_t, uint64_t
 
 from slipring._core.codec._codec cimport in_slot, is_fixed, unpack
-from slipring._core.ring._segment cimport SR_FOREVER, SR_WHOLE, Meter, Segment, clock, forks
+from slipring._core.ring._segment cimport FREE_THREADED, SR_FOREVER, SR_WHOLE, Meter, Segment, clock, forks
 from slipring._core.ring._slot cimport SlotWriter, Lease, make_writer, take
 
 import numpy as np
@@ -18,6 +18,7 @@ from slipring._core.codec._codec import COPY
 from slipring._core.codec._encode import Encoder
 from slipring.errors import Closed, SegmentFull, ShutDown
 from slipring._core.options.checks import one_of, real
+from slipring._core.ring.signals import settle
 from slipring._core.ring.text import message_refused
 
 cnp.import_array()
@@ -180,6 +181,8 @@ cdef class QueueCore:
         """Between two waits: recover slots of dead processes, unless this process just did; return True to give up."""
         cdef uint64_t at = clock()
         PyErr_CheckSignals()  # one may have arrived between two waits
+        if FREE_THREADED:
+            settle()
         self.open()  # another thread may have closed it
         if at - self.looked_at >= LOOK:
             self.looked_at = at

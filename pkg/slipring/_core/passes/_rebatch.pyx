@@ -278,16 +278,24 @@ cdef class BlockReading:
 
     cdef public object made  # the Rebatcher, or None; ``open()`` of the subclass sets it
     cdef public int64_t rows_to_skip  # the first rows; ``catch_up()`` of the subclass skips them, and sets it to 0
+    cdef bint running  # in next()
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        if self.made is None:
-            self.open()
-        if self.rows_to_skip:
-            self.catch_up()
-        return next(self.made)
+        with cython.critical_section(self):
+            if self.running:
+                raise ValueError("next() of this iterator is running already: threads share a loader's iterator instead")
+            self.running = True
+        try:
+            if self.made is None:
+                self.open()
+            if self.rows_to_skip:
+                self.catch_up()
+            return next(self.made)
+        finally:
+            self.running = False
 
 
 cdef list room_for(list arrays, Py_ssize_t rows):

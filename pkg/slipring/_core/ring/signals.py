@@ -1,4 +1,4 @@
-"""Delay Ctrl-C, signal handlers and the garbage collector while workers start or are imported."""
+"""When the interpreter does what is pending: Ctrl-C, signal handlers and the garbage collector wait, references do not."""
 
 import contextlib
 import gc
@@ -40,3 +40,7 @@ def no_interrupt(handled=False):
         yield before
     finally:
         hand_back(masked, before, came)
+
+
+def settle():
+    """Run Python code: only then does a free-threaded Python count the references that other threads have dropped."""
