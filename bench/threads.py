@@ -4,13 +4,13 @@ Purpose
     How many samples per second do two worker threads make, compared with two processes and with one worker? On a
     free-threaded Python, do threads keep two processors busy with Python code?
 Data
-    *python*: samples of 200 steps of arithmetic in Python. *objects*: a line of 300,000 in memory, of which each sample
-    makes a dict of a hundred new tuples and lists, as a parser does. *pillow*: a JPEG image of 500 × 375, decoded and resized by Pillow. *c*: the same by
-    ``slipring.images``, which needs no GIL. Batches of 16.
+    *python*: samples of 200 steps of arithmetic in Python. *objects*: of a line in memory, one of 300,000, each sample
+    makes a dict of a hundred new tuples and lists, as a parser does. *pillow*: a JPEG image of 500 × 375, decoded and
+    resized by Pillow. *c*: the same by ``slipring.images``, which needs no GIL. Batches of 16.
 Machine, command, result
     Printed. All kinds of workers take turns in each round, each in its own process. A rate is measured after the first
-    20 batches. Memory is that of all processes at the end of it. Ratios are medians of the rounds' ratios. With ``PYTHON_GIL=0`` in the environment, a free-threaded
-    Python keeps the GIL disabled.
+    20 batches, and the memory of all processes at the end. Ratios are medians of the rounds' ratios. With
+    ``PYTHON_GIL=0`` in the environment, no package can make a free-threaded Python enable the GIL.
 Bias
     The loop does nothing with its batches, so both processors belong to the workers.
 """

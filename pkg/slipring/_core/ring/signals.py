@@ -1,4 +1,4 @@
-"""When the interpreter does what is pending: Ctrl-C, signal handlers and the garbage collector wait, references do not."""
+"""When the interpreter does what is pending: signal handlers and the garbage collector wait, references do not."""
 
 import contextlib
 import gc
