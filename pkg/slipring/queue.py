@@ -140,8 +140,8 @@ class Queue(QueueCore):
         return _attach, (type(self), self._ring(), DupFd(self.event.number()), self._copy)
 
     def __repr__(self) -> str:
-        ring = self.ring  # another thread may close the queue meanwhile
-        if self.closed or ring is None:
+        ring = self._ring_if_open()  # another thread may close the queue meanwhile
+        if ring is None:
             return f"<{type(self).__name__} closed at {id(self):#x}>"
         state = "shut down" if ring.closed else f"maxsize={ring.n_slots}"
         return f"<{type(self).__name__} {state} at {id(self):#x}>"

@@ -25,8 +25,8 @@ class Stats:
     pickled_tasks : int
         Lists of indices that were not all ints, and were sent to the worker as pickles.
     skipped_samples : int
-        Samples that the dataset has skipped, in the delivered batches (`slipring.images`,
-        ``on_error="skip"``).
+        Samples that the dataset has skipped, in the delivered batches (``on_error="skip"`` of `slipring.images` and
+        `slipring.clips`).
     backing, backing_reason : str or None
         Where the segment's memory comes from and why; None before the first iteration. If there is no
         segment now, those of the last one.

@@ -12,7 +12,7 @@ import pytest
 from tests.pool.rank import ranks as pool_of_ranks
 from tests.support.inside import attach, environ_of, observing, process, rank_of
 from tests.support.processes import state, until
-from tests.support.watched import run, watched
+from tests.support.watched import fails, run, watched
 
 SHORT, LONG = 0.002, 0.06
 
@@ -69,6 +69,29 @@ def test_ps_shows_ranks_and_top_names_the_one_that_is_slow_or_stopped_to_all(cap
     assert [row["file"] for row in of[several.pid]] == [job.path for job in chosen]
 
 
+def test_without_a_pid_top_takes_the_ranks_of_a_launcher_as_one_job(capsys, tmp_path, monkeypatch):
+    with distributed(tmp_path, [SHORT, SHORT]) as ranks, watched("several", n=2) as several:
+        pids = [each.pid for each in ranks]
+        monkeypatch.setattr(observing("jobs"), "pids", lambda: sorted(pids))
+        told = json.loads(run(capsys, "top", "--json")[1])
+        monkeypatch.setattr(observing("jobs"), "pids", lambda: sorted([*pids, several.pid]))
+        said = fails(capsys, "top", "--once", code=2)
+    assert told["pid"] == pids[0]
+    assert [(each["rank"], each["pid"]) for each in told["ranks"]] == list(enumerate(pids))
+    assert re.search(rf"\b{pids[0]} \(.*\) and 1 other process\b", said) and f" {several.pid} (" in said
+    assert f" {pids[1]} (" not in said
+
+
+def test_programs_that_have_inherited_the_same_rank_are_several_jobs(capsys, monkeypatch):
+    launched = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": str(os.getpid())}
+    with contextlib.ExitStack() as stack:
+        scenes = [watched("held", launched, subprocess.Popen, num_workers=1) for _ in range(2)]
+        pids = [stack.enter_context(scene).pid for scene in scenes]
+        monkeypatch.setattr(observing("jobs"), "pids", lambda: sorted(pids))
+        said = fails(capsys, "top", "--once", code=2)
+    assert all(f" {pid} (" in said for pid in pids)
+
+
 def test_the_cpus_of_a_job_are_its_ranks_share_and_not_the_commands():
     with watched("asked", {"LOCAL_WORLD_SIZE": "1000"}, subprocess.Popen, num_workers=1) as program:
         assert process.cpus(program.pid, environ_of(program.pid)) == 1
@@ -90,7 +113,7 @@ def test_launchers_tell_a_process_its_rank(environ, rank):
     assert rank_of(environ) == rank
 
 
-def test_top_and_report_show_the_ranks_of_a_pool_and_their_memory(capsys):
+def test_top_and_report_show_the_ranks_of_a_pool_and_their_memory(capsys, monkeypatch):
     """No launcher numbers these processes: their pids do."""
     data = {"n": 4000, "size": 1024, "slow": 0.02, "slow_from": 2000}
     with pool_of_ranks(2, data=data, memory="64MB", shuffle=False) as (fast, slow):
@@ -104,8 +127,11 @@ def test_top_and_report_show_the_ranks_of_a_pool_and_their_memory(capsys):
         found = seen(capsys, fast.pid)
         drawn = run(capsys, "top", fast.pid, "--once")[1]
         told = fast.ask("report")
+        monkeypatch.setattr(observing("jobs"), "pids", lambda: [each.pid for each in ordered])
+        only = json.loads(run(capsys, "top", "--json")[1])
     numbers = {rank.pid: number for number, rank in enumerate(ordered)}
-    for ranks in (found["ranks"], told["ranks"]):
+    assert only["pid"] == ordered[0].pid
+    for ranks in (found["ranks"], told["ranks"], only["ranks"]):
         assert {(each["rank"], each["pid"]) for each in ranks} == {(n, pid) for pid, n in numbers.items()}
         for each in ranks:
             assert 0 < each["memory_bytes"] < each["budget_bytes"] < 64e6 and not each["waits_for_memory"]

@@ -24,6 +24,7 @@ from tests.support.robots import (
     FEATURES,
     FPS,
     LENGTHS,
+    SIZES,
     TASKS,
     TOP,
     WRIST,
@@ -32,7 +33,7 @@ from tests.support.robots import (
     video_of,
     write_dataset,
 )
-from tests.support.videos import Crash, decoded, write
+from tests.support.videos import UNITS, Crash, Kind, decoded, write
 
 DELTAS = {TOP: [-0.2, 0.0], WRIST: [0.1], "action": [0.0, 0.1, 0.5], "contacts": [-0.1], "next.done": [0.0, 1.0]}
 CROP = [images.RandomResizedCrop(24), images.RandomHorizontalFlip()]
@@ -522,14 +523,28 @@ def test_videos_of_two_sizes_need_a_transform(own_root):
         clips.LeRobot(own_root)
 
 
-def test_a_damaged_frame_is_named_with_its_sample(own_root):
-    path = video_of(own_root, TOP, 0)
-    whole = clips.LeRobot(own_root, features=[TOP])
+def damage(path):
+    """Overwrite a part of a video's frames."""
     data = bytearray(Path(path).read_bytes())
     begin = data.index(b"mdat") + 4
     middle = begin + (len(data) - begin) // 3
     data[middle : middle + 600] = b"\xff" * 600
     Path(path).write_bytes(data)
+
+
+def fails(data, row):
+    """Return whether a sample cannot be read."""
+    try:
+        data[row]
+    except VideoError:
+        return True
+    return False
+
+
+def test_a_damaged_frame_is_named_with_its_sample(own_root):
+    path = video_of(own_root, TOP, 0)
+    whole = clips.LeRobot(own_root, features=[TOP])
+    damage(path)
     damaged = clips.LeRobot(own_root, features=[TOP])
     wrong = []
     for row in range(ROWS):
@@ -544,3 +559,58 @@ def test_a_damaged_frame_is_named_with_its_sample(own_root):
     with pytest.raises(VideoError) as raised, Loader(damaged, batch_size=ROWS, num_workers=1) as loader:
         next(iter(loader))
     assert raised.value.index in wrong
+
+
+# ---- on_error="skip"
+
+
+def test_samples_of_a_truncated_video_are_replaced_and_counted(own_root, root, caplog):
+    path = video_of(own_root, TOP, 2)
+    os.truncate(path, os.path.getsize(path) // 2)
+    with pytest.raises(VideoError, match=re.escape(path)):
+        clips.LeRobot(own_root)
+    data, whole = clips.LeRobot(own_root, DELTAS, on_error="skip"), clips.LeRobot(root, DELTAS)
+    lost = sum(LENGTHS[:2])
+    read = [*range(lost), 0, *range(12), *range(3)]  # rows of the first episode replace those of the last two
+    with Loader(data, batch_size=5, num_workers=1) as loader:
+        batches = list(loader)
+        assert loader.stats().skipped_samples == ROWS - lost
+    with Loader(whole, batch_size=5, sampler=read) as loader:
+        batches_equal(batches, list(loader))
+    same(data[ROWS - 1], whole[2])
+    assert f"skipped {path}" in caplog.text
+
+
+def test_rows_beyond_the_end_of_a_video_are_skipped(own_root, caplog):
+    path = video_of(own_root, TOP, 3)
+    write(path, Kind("mp4", "libx264", size=SIZES[TOP], pts=tuple(n * UNITS // FPS for n in range(10))), seed=1)
+    with pytest.raises(VideoError, match="has no frame at 1 s"):
+        clips.LeRobot(own_root)
+    data = clips.LeRobot(own_root, on_error="skip")
+    assert "has no frame at 1 s, the time of the row with index 29" in caplog.text
+    assert [int(data[row]["index"]) for row in range(18, ROWS)] == [*range(18, 29), 9, 10, 11, 0, 1, 2]
+    data = clips.LeRobot(own_root, {TOP: [0.5]}, on_error="skip")
+    assert [int(data[row]["index"]) for row in range(22, ROWS)] == [22, 23, *range(4, 12), *range(3)]
+
+
+def test_a_damaged_frame_costs_only_the_samples_that_have_it(own_root, root):
+    damage(video_of(own_root, TOP, 0))
+    strict = clips.LeRobot(own_root, features=[TOP, "index"])
+    wrong = [row for row in range(ROWS) if fails(strict, row)]
+    data = clips.LeRobot(own_root, features=[TOP, "index"], on_error="skip")
+    with Loader(data, batch_size=ROWS, num_workers=1) as loader:
+        (batch,) = loader
+        assert loader.stats().skipped_samples == len(wrong) > 0
+    for row, index in enumerate(batch["index"].tolist()):
+        assert index not in wrong and (index == row or row in wrong)
+        np.testing.assert_array_equal(batch[TOP][row], strict[index][TOP])
+
+
+def test_a_dataset_without_a_readable_episode_is_an_error(own_root):
+    for episode in (0, 2):
+        os.truncate(video_of(own_root, WRIST, episode), 50)
+    with pytest.raises(VideoError, match=r"file-000\.mp4 cannot be read"):
+        clips.LeRobot(own_root, on_error="skip")
+    with pytest.raises(VideoError, match=r"none of the 4 episodes of .* has all its frames"):
+        clips.LeRobot(own_root, transform=images.Resize((8, 8)), on_error="skip")
+    assert len(clips.LeRobot(own_root, features=[TOP, "action"], on_error="skip")) == ROWS

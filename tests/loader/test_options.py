@@ -86,8 +86,14 @@ def test_more_slots_than_a_segment_has_are_refused_at_construction():
 
 
 def test_a_dataset_that_is_neither_map_nor_iterable_is_refused():
-    with pytest.raises(TypeError, match=r"__getitem__.*object"):
+    with pytest.raises(TypeError, match=r"__getitem__.*object has none of them$"):
         Loader(object())
+
+
+@pytest.mark.parametrize("make", [Squares, lambda: Squares()], ids=["class", "function"])
+def test_a_function_that_makes_the_dataset_is_refused_with_the_loader_that_takes_one(make):
+    with pytest.raises(TypeError, match=r"Give the dataset itself: a function .* needs share= of slipring\.torch"):
+        Loader(make)
 
 
 def test_a_map_dataset_without_length_needs_a_sampler():

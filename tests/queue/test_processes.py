@@ -86,6 +86,23 @@ def test_a_queue_may_be_closed_in_the_middle_of_any_call(call, monkeypatch):
     assert in_child(child)
 
 
+def test_a_queue_may_be_shown_while_another_thread_closes_it():
+    """Without a GIL, the thread that shows it would otherwise use a segment that the other one has just freed."""
+    barrier = threading.Barrier(2)
+
+    def show(q):
+        barrier.wait()
+        return {repr(q).split(" at ")[0] for _ in range(20)}
+
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(100):
+            q = Queue(3)
+            shown = pool.submit(show, q)
+            barrier.wait()
+            q.close()
+            assert shown.result() <= {"<Queue maxsize=3", "<Queue closed"}
+
+
 # ---- processes
 
 

@@ -171,6 +171,33 @@ def test_share_needs_a_process_group():
         DataLoader(range(4), num_workers=1, share="tp")
 
 
+@pytest.mark.parametrize("make", [torch.utils.data.Dataset, lambda: range(4)], ids=["class", "function"])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_function_that_makes_the_dataset_needs_share(make, num_workers):
+    with pytest.raises(TypeError, match=r"^dataset is <.*>, and a function that makes the dataset needs share=: give"):
+        DataLoader(make, num_workers=num_workers)
+
+
+class Callable:
+    """A dataset of whole batches that can be called, too."""
+
+    def __len__(self):
+        return 4
+
+    def __call__(self):
+        raise AssertionError("the loader has called the dataset")
+
+    def fetch_into(self, indices, empty):
+        made = empty((len(indices),), "int64")
+        made[:] = indices
+        return made
+
+
+def test_a_dataset_of_whole_batches_that_can_be_called_is_no_function_that_makes_one():
+    with DataLoader(Callable(), 2, num_workers=1) as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+
+
 def test_a_forked_child_of_a_rank_is_refused(tmp_path):
     with Job(tmp_path, "forked", ranks=2) as job:
         results = job.results()

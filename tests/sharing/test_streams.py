@@ -1,5 +1,7 @@
 """The ranks of ``share=`` on one machine read one stream: the same bytes, the same states, made once."""
 
+import uuid
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -128,6 +130,14 @@ def test_two_iterators_of_one_loader_share_at_the_same_time(tmp_path):
     with Job(tmp_path, "iterators", ranks=2, rng="batch") as job:
         seen, rest = agreed(job.results(), "seen", "rest")
     assert len(seen) * 2 + len(rest[0]) == len(seen) + len(rest[1]) == 15
+
+
+def test_ranks_that_only_read_reserve_no_part_of_a_pools_memory(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    with Job(tmp_path, "pooled", pool=f"test-{uuid.uuid4().hex}", memory="64MB") as job:
+        results = job.results()
+    assert agreed(results, "seen") == [[*range(at, at + 4)] for at in range(0, 60, 4)]
+    assert results[0]["budget"] > 30e6, "one half is for the lead, and the other for one more loader"
 
 
 def test_a_group_on_two_machines_reads_one_stream_on_each(tmp_path):

@@ -488,6 +488,16 @@ def machines(rank, share, **options):
     passes(rank, share, **options)
 
 
+def pooled(rank, share, **workers):
+    """Read an epoch that a pool's workers make; say which memory the pool allows the lead's segment."""
+    data = torch.utils.data.TensorDataset(torch.arange(N))
+    with DataLoader(data, 4, num_workers=1, share=share, workers=Workers(**workers)) as loader:
+        batches = iter(loader)
+        seen = [next(batches)[0].tolist()]
+        budget = None if rank else engine_of(loader).ring.budget
+        say(budget=budget, seen=[*seen, *(batch.tolist() for (batch,) in batches)])
+
+
 def strangers(rank, share):
     """Give `share=` what is none of it."""
     group = dist.new_group([0])
@@ -547,7 +557,7 @@ SCENARIOS = {
     each.__name__: each
     for each in (
         *(passes, resumed, stepwise, refused, errors, interleaved, iterators, meshes, machines, strangers, pickled),
-        *(sliced, context_streams, doomed, forked, listed),
+        *(sliced, context_streams, doomed, forked, listed, pooled),
     )
 }
 

@@ -9,10 +9,10 @@ import sys
 from slipring._cli.main import USAGE, Failure, ended_by_signals
 from slipring._core.ring._segment import now
 from slipring._core.ring._watch import STAGES, STATES
-from slipring._core.ring.text import mb, share, short
+from slipring._core.ring.text import count, mb, share, short
 from slipring._observe.activity import Activity, activities
 from slipring._observe.jobs import Ending, attach, command_of, environ_of, is_alive, jobs, last_busy, process_of
-from slipring._observe.peers import peers, rank_of, verdict_of, verdicts
+from slipring._observe.peers import by_job, peers, rank_of, verdict_of, verdicts
 from slipring._observe.ranks import judged
 from slipring._observe.rates import WINDOW_S, Rates, lately, rates
 from slipring._observe.snapshot import Snapshot, durations, part_shares, states
@@ -136,8 +136,9 @@ def interval(text):
 def top(args):
     """Watch a job live: how fast it is, what its workers and slots do, and what it waits for.
 
-    Without a PID, watch the only job on this machine. On a terminal, the command uses the whole screen, and Ctrl-C ends
-    it; otherwise it prints one frame after another. The job is neither stopped nor slowed.
+    Without a PID, watch the only job on this machine. If it has several ranks, show the lowest one, and compare all. On
+    a terminal, the command uses the whole screen, and Ctrl-C ends it; otherwise it prints one frame after another. The
+    job is neither stopped nor slowed.
     """
     found = only_job() if args.pid is None else attach(args.pid)
     if not 1 <= args.segment <= len(found):
@@ -164,20 +165,25 @@ def top(args):
 
 
 def only_job():
-    """Return the jobs of the only process that has some; raise a `Failure` that lists them if there are several."""
+    """Return the segments of the lowest rank of the only job; raise a `Failure` that lists the jobs if not one."""
     found, refused = jobs()
-    of = {}
-    for job in found:
-        of.setdefault(job.pid, []).append(job)
+    of = by_job(found)
     if not of:
         why = f"; {refused[0][1]}" if refused else ""
         who = "on this machine" if os.geteuid() == 0 else "of this user"
         raise Failure(f"there is no job of slipring's {who}{why}")
     if len(of) > 1:
-        listed = ", ".join(f"{pid} ({short(its[0].named(), 40)})" for pid, its in sorted(of.items()))
+        listed = ", ".join(map(in_short, sorted(of, key=lambda its: its[0].pid)))
         raise Failure(f"there are several jobs, give the PID of one: {listed}", USAGE)
-    (pid,) = of
+    pid = of[0][0].pid
     return attach(pid) if pid else found
+
+
+def in_short(segments):
+    """Return a job's PID, what it is, and how many other processes it has."""
+    pid, others = segments[0].pid, len({job.pid for job in segments}) - 1
+    more = f" and {count(others, 'other process', 'other processes')}" if others else ""
+    return f"{pid} ({short(segments[0].named(), 40)}){more}"
 
 
 def watch(job, sampler, view, seconds):

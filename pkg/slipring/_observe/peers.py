@@ -4,6 +4,7 @@ A launcher (torchrun, mpirun, srun) tells each rank its number by environment va
 share a pool's workers are numbered by their pids.
 """
 
+import collections
 import dataclasses
 import os
 
@@ -71,6 +72,34 @@ def _workers_of(job):
     """Return the pids of a loader's worker processes."""
     consumer, *workers = (job.number(int(pid)) for pid in job.watch.participants()["pid"])
     return set(workers) - {0, consumer}
+
+
+def by_job(found):
+    """Return the segments in `found` as lists, one for each job, in which the process of the lowest rank comes first.
+
+    A job is a process, the ranks of one launcher, or processes whose loaders have a process in common, such as a worker
+    of a pool.
+    """
+    of, seen, grouped = {}, collections.Counter(), []
+    for job in found:
+        of.setdefault(job.pid, []).append(job)
+    environs = {pid: environ_of(pid) for pid in of}
+    ranks = {pid: rank_of(environ) for pid, environ in environs.items()}
+    for pid in sorted(of, key=lambda pid: (all(job.push for job in of[pid]), ranks[pid] or (0, 0), pid)):
+        loaders = (job for job in of[pid] if not job.push)
+        marks = {pid, *(job.number(each) for job in loaders for each in job.participant_pids())} - {0}
+        if ranks[pid] is not None:
+            launched = ranks[pid][1], *map(environs[pid].get, OF_JOB)
+            # A second process with the same rank has inherited its variables, and belongs to no other rank.
+            seen[ranks[pid], launched] += 1
+            marks.add((*launched, seen[ranks[pid], launched]))
+        known = next((each for each in grouped if each[0] & marks), None)
+        if known is None:
+            grouped.append((marks, of[pid]))
+        else:
+            known[0].update(marks)
+            known[1].extend(of[pid])
+    return [its for _, its in grouped]
 
 
 def verdict_of(job, snapshot):

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Mapping
-from itertools import groupby
+from itertools import groupby, product
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from slipring._core.options.checks import did_you_mean, file_path, iterable, names, real
+from slipring._core.options.checks import did_you_mean, file_path, iterable, names, one_of, real
+from slipring._core.ring import sample_marks
 from slipring._core.ring._ring import mix
 from slipring.clips._lerobot_files import read_recording
-from slipring.clips._pyav import pyav
+from slipring.clips._pyav import concerns_the_file, pyav
 from slipring.clips._rendering import FrameRenderer, checked_index, raise_of_sample
 from slipring.clips._samplers import seed_of
 from slipring.clips._source import FrameSource
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
 
     _Transform = Step | Sequence[Step] | None
 
+_log = logging.getLogger("slipring")
 _FAR = 1 << 40  # frames: beyond any episode
+_NO_FRAME = -1  # the number of the frame of a row whose video has none, or cannot be read
 
 
 class LeRobot:
@@ -68,6 +72,10 @@ class LeRobot:
     dtype : {'float32', 'float16', 'bfloat16', 'uint8'}
         Of frames. Floats are from 0 to 1, normalized if there are `mean` and `std`.
     mean, std : array-like of 3 floats, optional
+    on_error : {'raise', 'skip'}
+        How to handle a video or a frame that cannot be read: raise a `~slipring.errors.VideoError`, or use a sample of
+        the next readable episode in its place, as far from the beginning. A warning of the logger "slipring" names each
+        skipped file, and ``stats().skipped_samples`` counts the samples.
     cache : int, str or slipring.Cache, optional
         Keep decoded frames, once per machine; see `Videos`.
 
@@ -89,7 +97,7 @@ class LeRobot:
         The dataset is of another version; a file is damaged or contradicts another one; an argument does not fit the
         dataset.
     VideoError
-        A video cannot be read, or has no frame at the time of a row.
+        A video cannot be read, or has no frame at the time of a row. With ``on_error="skip"``, no episode can be read.
     OSError
         A file does not exist or cannot be opened.
     ImportError
@@ -118,6 +126,7 @@ class LeRobot:
     stats: dict[str, dict[str, NDArray[Any]]]
     episodes: NDArray[np.int64]
     tolerance_s: float
+    on_error: Literal["raise", "skip"]
     cache: Cache | None
     seeds_samples = True  # for each sample, `fetch_into` draws the same numbers as `__getitem__`
     on_death = "respawn"  # a crash in a codec costs a worker, and no batch
@@ -136,6 +145,7 @@ class LeRobot:
         dtype: DTypeLike | torch.dtype = "float32",
         mean: ArrayLike | None = None,
         std: ArrayLike | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
         cache: int | str | Cache | None = None,
     ) -> None:
         pyav()
@@ -143,6 +153,8 @@ class LeRobot:
         self.tolerance_s = real("tolerance_s", tolerance_s, "a number of seconds")
         if not 0 <= self.tolerance_s < math.inf:
             raise ValueError(f"tolerance_s must be at least 0 seconds, not {shown(tolerance_s)}")
+        one_of("on_error", on_error, ("raise", "skip"))
+        self.on_error = on_error
         self._read = read = read_recording(self.root, episodes, names("features", features, "feature"))
         self.fps, self.features, self.stats, self.episodes = read.fps, read.features, read.stats, read.episodes
         self.transform, self.delta_timestamps = transform, {}
@@ -150,7 +162,7 @@ class LeRobot:
         transforms = transform if isinstance(transform, Mapping) else dict.fromkeys(read.cameras, transform)
         self._check_known("transform", transforms, read.cameras, "cameras")
         paths = [path for camera in read.cameras.values() for path in camera.paths]
-        self._source = FrameSource(IndexTable(paths, index, False, False, None), cache) if paths else None
+        self._source = FrameSource(IndexTable(paths, index, on_error == "skip", False, None), cache) if paths else None
         self.cache = self._source and self._source.cache
         self._cameras, first = {}, 0
         for key, camera in read.cameras.items():
@@ -161,6 +173,13 @@ class LeRobot:
                 raise TypeError(f"transform must make one array of a frame, not {shown(transforms[key])}")
             self._cameras[key] = self._camera(renderer, range(first, first + len(camera.paths)), camera)
             first += len(camera.paths)
+        self._begins = np.concatenate([[0], read.ends[:-1]])
+        lacking = np.zeros(len(self), bool)
+        for camera in self._cameras.values():
+            lacking |= camera.frames == _NO_FRAME
+        self._whole = np.flatnonzero(~np.logical_or.reduceat(lacking, self._begins))  # episodes with all frames
+        if not len(self._whole):
+            raise VideoError(f"none of the {len(self.episodes)} episodes of {self.root} has all its frames")
 
     # ---- what the constructor checks
 
@@ -201,7 +220,8 @@ class LeRobot:
         table, shapes = self._source.table, renderer.shapes_of(None, 1)
         needs_one_size = shapes is None
         if needs_one_size:
-            sizes = {table[number].size: number for number in numbers}
+            readable = [number for number in numbers if table.can_be_read(number)]
+            sizes = {table[number].size: number for number in readable or numbers}
             if len(sizes) > 1:
                 (a, first), (b, second) = list(sizes.items())[:2]
                 raise VideoError(
@@ -213,16 +233,22 @@ class LeRobot:
         lengths = np.diff(self._read.ends, prepend=0)
         videos = np.repeat(camera.files + numbers.start, lengths)
         times = np.repeat(camera.starts, lengths) + self._read.columns["timestamp"]
-        frames = np.empty(len(times), np.int64)
+        frames = np.full(len(times), _NO_FRAME)
         order = np.argsort(videos, kind="stable")
         for number, rows in zip(numbers, np.split(order, np.searchsorted(videos[order], numbers[1:]))):
+            if not table.can_be_read(number):
+                continue
             index = table[number]
             stamps = index.seconds(index.pts)
             frames[rows] = np.searchsorted((stamps[:-1] + stamps[1:]) / 2, times[rows])
             distances = np.abs(stamps[frames[rows]] - times[rows])
             far = rows[~(distances <= self.tolerance_s)]  # NaN, too
             if len(far):
-                raise self._no_frame(index, far[0], times[far[0]], frames[far[0]])
+                error = self._no_frame(index, far[0], times[far[0]], frames[far[0]])
+                if self.on_error == "raise":
+                    raise error
+                _log.warning("skipped %s", str(error))
+                frames[far] = _NO_FRAME
         return _Camera(renderer, shapes[0][1:], needs_one_size, videos, frames)
 
     def _no_frame(self, index, row, time, nearest):
@@ -272,22 +298,13 @@ class LeRobot:
     def _made(self, indices, empty):
         """Return the arrays of a batch, and lists of texts; frames have the dtype of their memory."""
         rows = np.array([checked_index(index, len(self), "frames") for index in indices], np.int64)
-        seeds = [seed_of(None) for _ in indices]
-        episodes = np.searchsorted(self._read.ends, rows, "right")
-        begins = np.where(episodes > 0, self._read.ends[episodes - 1], 0)[:, None]
-        wanted = {key: rows[:, None] + deltas for key, deltas in self._deltas.items()}
-        inside = {key: np.clip(at, begins, self._read.ends[episodes][:, None] - 1) for key, at in wanted.items()}
-        made, targets = {}, []
-        for number, (key, camera) in enumerate(self._cameras.items()):
-            at = inside.get(key, rows[:, None])
-            times = at.shape[1:] if at.shape[1] > 1 else ()
-            made[key] = empty((len(rows), *times, *camera.shape), camera.renderer.storages[0])
-            frames = made[key].reshape(*at.shape, *camera.shape)
-            videos, numbers = camera.videos[at].tolist(), camera.frames[at].tolist()
-            for row, time in np.ndindex(at.shape):
-                out, seed = frames[row, time], mix(seeds[row], number)
-                targets.append(_FrameTarget(videos[row][time], numbers[row][time], camera, out, row, seed))
-        self._fill(targets, indices)
+        seeds, made = [seed_of(None) for _ in indices], {}
+        for key, camera in self._cameras.items():
+            times = len(self._deltas.get(key, (0,)))
+            shape = (times, *camera.shape) if times > 1 else camera.shape
+            made[key] = empty((len(rows), *shape), camera.renderer.storages[0])
+        self._read_frames(rows, seeds, indices, made)
+        wanted, inside = self._around(rows)
         for key in self.features:
             if key not in self._cameras:
                 made[key] = self._values(self._read.columns[key], inside.get(key, rows), empty)
@@ -296,6 +313,59 @@ class LeRobot:
         for name, texts in self._read.texts.items():
             made[name] = [texts[number] for number in self._read.columns[f"{name}_index"][rows].tolist()]
         return made
+
+    def _around(self, rows):
+        """Return the rows at the `delta_timestamps` of rows, by key, and the same ones within their episodes."""
+        episodes = np.searchsorted(self._read.ends, rows, "right")
+        begins, lasts = self._begins[episodes][:, None], self._read.ends[episodes][:, None] - 1
+        wanted = {key: rows[:, None] + deltas for key, deltas in self._deltas.items()}
+        return wanted, {key: np.clip(at, begins, lasts) for key, at in wanted.items()}
+
+    def _read_frames(self, rows, seeds, indices, made):
+        """Decode the frames of a batch; put others into `rows` for those that cannot be read and may be skipped."""
+        given = rows, seeds, indices, made
+        error = self._tried(range(len(rows)), *given)
+        for row in range(len(rows)) if error is not None else ():
+            if len(rows) > 1:  # another row of the batch may be the one that cannot be read
+                error = self._tried([row], *given)
+            others = self._others(rows[row])
+            if error is not None:
+                sample_marks.skipped()
+            while error is not None:
+                _log.warning("skipped %s", str(error))  # a handler may keep its records
+                if (other := next(others, None)) is None:
+                    raise VideoError(f"none of the {len(self.episodes)} episodes can be read: {error}") from error
+                rows[row] = other
+                error = self._tried([row], *given)
+
+    def _others(self, row):
+        """Yield the rows that may replace a row: of each later episode, and then of the first ones."""
+        episode = np.searchsorted(self._read.ends, row, "right")
+        begins, ends = self._begins, self._read.ends
+        for other in np.roll(self._whole, -np.searchsorted(self._whole, episode, "right")):
+            yield begins[other] + (row - begins[episode]) % (ends[other] - begins[other])
+
+    def _tried(self, members, rows, seeds, indices, made):
+        """Decode the frames of some rows of a batch; return the error if they cannot be read and may be skipped."""
+        try:
+            self._fill(self._targets(members, rows, seeds, made), indices)
+        except (VideoError, OSError) as error:
+            if self.on_error == "raise" or not concerns_the_file(error):
+                raise
+            return error
+        return None
+
+    def _targets(self, members, rows, seeds, made):
+        """Return a `_FrameTarget` for each frame of some rows of a batch."""
+        targets, (_, inside) = [], self._around(rows)
+        for number, (key, camera) in enumerate(self._cameras.items()):
+            at = inside.get(key, rows[:, None])
+            frames = made[key].reshape(*at.shape, *camera.shape)
+            videos, numbers = camera.videos[at].tolist(), camera.frames[at].tolist()
+            for row, time in product(members, range(at.shape[1])):
+                out, seed = frames[row, time], mix(seeds[row], number)
+                targets.append(_FrameTarget(videos[row][time], numbers[row][time], camera, out, row, seed))
+        return targets
 
     def _values(self, column, rows, empty):
         if isinstance(column, StringList):
@@ -308,18 +378,21 @@ class LeRobot:
         targets.sort(key=itemgetter(0, 1))
         for video, of_video in groupby(targets, itemgetter(0)):
             groups = [list(group) for _, group in groupby(of_video, itemgetter(1))]
-            index = self._source.table[video]
-            decoded = self._source.frames(video, [group[0].frame for group in groups])
-            for group in groups:
-                target = group[0]
-                try:
+            target, path = groups[0][0], self._source.table.paths[video]
+            try:
+                index = self._source.table[video]
+                if target.frame == _NO_FRAME:
+                    raise VideoError(f"{path} has no frame at the time of a row", path=path)
+                decoded = self._source.frames(video, [group[0].frame for group in groups])
+                for group in groups:
+                    target = group[0]
                     number, pixels, orientation = next(decoded)
                     for target in group:
                         if target.camera.needs_one_size:
                             index.check_size(number, pixels, orientation)
                         target.camera.renderer.render(pixels, orientation, target.seed, [target.out])
-                except Exception as error:
-                    raise_of_sample(error, index.path, target.row, indices[target.row])
+            except Exception as error:
+                raise_of_sample(error, path, target.row, indices[target.row])
 
 
 class _Camera(NamedTuple):

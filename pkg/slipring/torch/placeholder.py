@@ -6,7 +6,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from slipring._core.workers.stateful import attempt, is_stateful
 
-READABLE = ("__getitem__", "__getitems__", "__iter__")
+READABLE = ("__getitem__", "__getitems__", "__iter__", "fetch_into")
 
 
 def is_factory(given):

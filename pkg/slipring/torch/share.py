@@ -29,6 +29,11 @@ def joining(loader, dataset, *samplers):
     the block is raised in all ranks.
     """
     if loader.share is None:
+        if is_factory(dataset):  # torch would find it only when it asks for a length or a sample
+            raise TypeError(
+                f"dataset is {shown(dataset)}, and a function that makes the dataset needs share=: give share= too, or "
+                "the dataset itself"
+            )
         yield dataset, *samplers
         return
     meeting = _Meeting(loader.share, is_factory(dataset))

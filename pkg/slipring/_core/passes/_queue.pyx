@@ -129,6 +129,11 @@ cdef class QueueCore:
         self.open()
         return self.ring
 
+    @cython.critical_section
+    def _ring_if_open(self):
+        """Return the segment; None if the queue is closed."""
+        return None if self.closed else self.ring
+
     def _shut_down(self, bint immediate):
         cdef uint32_t participant = 0
         cdef int slot

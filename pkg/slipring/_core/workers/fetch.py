@@ -70,9 +70,10 @@ def is_stream(dataset):
         )
     if hasattr(kind, "__iter__"):
         return True
+    call = ". Give the dataset itself: a function that makes it needs share= of slipring.torch.DataLoader"
     raise TypeError(
         f"dataset must have __getitem__ and __len__ (or __getitems__, or fetch_into), or __iter__; "
-        f"{kind.__name__} has none of them"
+        f"{kind.__name__} has none of them{call if callable(dataset) else ''}"
     )
 
 

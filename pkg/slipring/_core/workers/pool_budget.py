@@ -2,7 +2,8 @@
 
 Caches of the datasets take their own budgets out of it. Each loader gets what two of its batches need, and an equal
 part of the rest, but no more than its slots can use. One such part stays free for each rank that has not come yet, and
-for one more loader. A segment that has more than its part gives it back as its batches are released.
+for one more loader; ranks that only read the batches of another rank need none. A segment that has more than its part
+gives it back as its batches are released.
 """
 
 import os

@@ -141,7 +141,9 @@ class Link:
         return channel
 
     def _greet(self, number, job):
-        self.channel.send("hello", number, self.description, os.sched_getaffinity(0), process.ranks())
+        # The readers of share= have the segment of their lead, and do not come to the pool.
+        expected = -(-process.ranks() // (1 + job.options.readers))
+        self.channel.send("hello", number, self.description, os.sched_getaffinity(0), expected)
         what, *said = self.channel.receive()
         if what == "bring":
             self._bring(job)

@@ -20,7 +20,8 @@ class Member:
     def __init__(self, key, channel, pid):
         self.key, self.channel, self.pid = key, channel, pid
         self.pidfd = os.pidfd_open(pid)
-        self.source, self.cpus, self.ranks = None, set(), 1
+        # expected: how many processes of this machine will come with the same loader
+        self.source, self.cpus, self.expected = None, set(), 1
         # Of the current workers; `ring` is None before the first ones, and after the loader has stopped them.
         self.ring, self.rest, self.base_seed = None, None, 0
         self.part = None  # of the pool's memory, if that is limited, from the first workers on

@@ -162,8 +162,8 @@ class PoolServer:
 
     # ---- what loaders say
 
-    def _hello(self, member, number, description, cpus, ranks):
-        member.cpus, member.ranks = cpus, ranks
+    def _hello(self, member, number, description, cpus, expected):
+        member.cpus, member.expected = cpus, expected
         memory = description["memory"]
         others = [each for each in self.members.values() if each.source is not None and not each.gone]
         if others and others[0].source.description["memory"] != memory:
@@ -252,7 +252,7 @@ class PoolServer:
         sources = set(self.sources.values())
         self.budget.count_caches(source.parts[0] for source in sources if source.parts is not None)
         parts = self._parts_of_budget()
-        expected = sum(max(len(each.members), *(member.ranks for member in each.members)) for each in sources)
+        expected = sum(max(len(each.members), *(member.expected for member in each.members)) for each in sources)
         self.divided = self.budget.divide(parts, max(0, expected - len(parts)) + 1)
         for member in list(self.members.values()):
             for number, (needed, give_up) in list(member.asks.items()):
