@@ -23,6 +23,7 @@ class Kind(NamedTuple):
     size: tuple = (64, 48)
     pts: tuple | None = None  # of the frames, in UNITS; None: 30 frames a second
     rotation: int = 0
+    mirrored: bool = False  # after the rotation: left and right
 
 
 def _x264(**params):
@@ -86,8 +87,8 @@ def write(path, kind="h264", frames=40, group=10, seed=0):
         context.gop_size, context.thread_count, context.time_base = group, 1, Fraction(1, UNITS)
         if kind.codec.startswith(("libx26", "mpeg4")):
             context.max_b_frames = 2
-        if kind.rotation:
-            stream.set_display_rotation(kind.rotation)
+        if kind.rotation or kind.mirrored:
+            stream.set_display_rotation(kind.rotation, hflip=kind.mirrored)
         for number, picture in enumerate(pictures(len(kind.pts or range(frames)), *kind.size, seed)):
             frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
             frame.pts = kind.pts[number] if kind.pts else number * UNITS // 30

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from slipring._files.storage import Storage
 
-_VERSION = 2  # of index files; a file of another version is made again
+_VERSION = 3  # of index files; a file of another version is made again
 _ARRAYS = "pts", "keys", "dts"
 # Containers that store the time stamp of each frame. In others FFmpeg derives them from the order of decoding.
 _WITH_TIME_STAMPS = frozenset(("flv", "matroska", "mov", "mp4", "mpegts", "webm"))
@@ -51,7 +51,7 @@ class VideoIndex:
     height, width : int
         Size of the first frame as it is stored, in pixels.
     orientation : int
-        EXIF's, of the first frame: how it must be turned.
+        EXIF's, of the first frame: how it must be turned or mirrored.
     has_audio : bool
     storage : Storage or None
         How the file is read, if `path` is a URL.
