@@ -47,6 +47,9 @@ KINDS = {
     "h264 in a transport stream": Kind("ts", "libx264"),
     "h264 in flash": Kind("flv", "libx264"),
     "h264 without key frames": Kind("mp4", "libx264", _x264(intra_refresh=1, keyint=10, scenecut=0)),
+    "h264 of key frames that need earlier ones": Kind(
+        "mkv", "libx264", _x264(intra_refresh=1, keyint=8, scenecut=0, bframes=0), pts=tuple(range(0, 75_000, 1000))
+    ),
     "h264 interlaced": Kind("ts", "libx264", {"flags": "+ildct", **_x264(interlaced=1, keyint=10)}),
     "h264 from before zero": Kind("mp4", "libx264", pts=tuple(range(-3000, 37_000, 1000))),
     "h264 rotated by 90": Kind("mp4", "libx264", rotation=90),
