@@ -10,9 +10,11 @@ import pytest
 
 pytest.importorskip("av")
 import av
+from PIL import Image
 
 from slipring import clips
-from tests.support.videos import KINDS, Kind, decoded, write
+from tests.support.pictures import encoded
+from tests.support.videos import KINDS, Kind, decoded, pictures, write
 
 
 def package_videos():
@@ -73,9 +75,28 @@ def _not_coded(packet):
     bits = "".join(f"{byte:08b}" for byte in data[at : at + 4])
     bits = re.match("01(?:1*0)1.{15}1", bits)[0] + "0"  # with time stamps of 15 bits
     bits += "0".ljust(8 - len(bits) % 8, "1")
-    made = av.Packet(data[:at] + int(bits, 2).to_bytes(len(bits) // 8, "big"))
+    return _like(packet, data[:at] + int(bits, 2).to_bytes(len(bits) // 8, "big"))
+
+
+def _like(packet, data):
+    """Return a packet with other data and the time stamps of `packet`."""
+    made = av.Packet(data)
     made.pts, made.dts, made.duration, made.time_base = packet.pts, packet.dts, packet.duration, packet.time_base
     return made
+
+
+def test_frames_with_side_data_that_pyav_does_not_know_are_read(tmp_path):
+    """FFmpeg attaches the EXIF data of a JPEG to its frame."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path, kind = tmp_path / "exif.mkv", Kind("mkv", "mjpeg", pixel_format="yuvj420p")
+    with av.open(write(tmp_path / "plain.mkv", kind)) as given, av.open(str(path), "w") as made:
+        stream = made.add_stream_from_template(given.streams.video[0])
+        for picture, packet in zip(pictures(5, 64, 48), given.demux(video=0)):
+            packet = _like(packet, encoded(picture, exif=exif))
+            packet.stream, packet.is_keyframe = stream, True
+            made.mux(packet)
+    check(path, [3, 0, 4])
 
 
 @pytest.mark.parametrize("number", range(4))
