@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("av")
 
 from slipring import clips
-from tests.support.videos import decoded, write
+from tests.support.videos import UNITS, Kind, decoded, write
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +189,19 @@ def test_regular_clips_are_the_regular_ones_of_the_functions(video):
     assert starts(by_index, video) == [[0, 5, 10], [29, 34, 39]]
     by_time = clips.RegularClips(2, seconds_between_frames=0.7, clips_per_video=2)
     assert starts(by_time, video) == [[0, 21], [9, 30]]
+
+
+@pytest.mark.parametrize("rate", [24, 30, 60])
+def test_times_at_the_rate_of_the_video_give_each_frame_once(tmp_path, rate):
+    """Multiples of 1 / rate may be rounded to less than the time stamps of the frames."""
+    kind = Kind("mp4", "libx264", pts=tuple(range(0, 80 * UNITS // rate, UNITS // rate)))
+    with clips.Video(write(tmp_path / "video.mp4", kind)) as video:
+        found = clips.clips_at_regular_timestamps(
+            video, seconds_between_clip_starts=9, num_frames_per_clip=80, seconds_between_frames=1 / rate
+        )
+        np.testing.assert_array_equal(found.times[0], video.times)
+    (clip,) = clips.Videos(video.path, clips.RegularClips(40, seconds_between_frames=2 / rate))
+    np.testing.assert_array_equal(clip.times, video.times[::2])
 
 
 def test_random_clips_lie_within_the_video(video):

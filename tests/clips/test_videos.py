@@ -274,6 +274,15 @@ def test_a_rotated_video_is_upright(tmp_path):
     assert clip.pixels.shape == (3, 64, 48, 3)
 
 
+@pytest.mark.parametrize("degrees", [0, 90, 180, -90])
+def test_a_mirrored_video_is_shown_as_its_file_says(tmp_path, degrees):
+    path = write(tmp_path / "mirrored.mp4", Kind("mp4", "libx264", rotation=degrees, mirrored=True), frames=3)
+    with av.open(path) as container:
+        stored = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+    (clip,) = clips.Videos(path, clips.RegularClips(3))
+    np.testing.assert_array_equal(clip.pixels, np.rot90(stored, degrees // 90, (1, 2))[:, :, ::-1])
+
+
 def test_videos_of_one_size_need_no_transform(tmp_path, still):
     rotated = write(tmp_path / "rotated.mp4", "h264 rotated by 180")
     data = clips.Videos([still[0], rotated], clips.RegularClips(2))

@@ -148,6 +148,22 @@ def test_keypoints_on_the_border_stay_visible_and_those_outside_do_not():
     assert data[0]["points"].tolist() == [[40, 0, 2], [0, 20, 1], [-0.5, 3, 0], [33, -1, 0]]
 
 
+def test_a_border_does_not_make_a_keypoint_visible_that_was_cut_off():
+    sample = {"image": np.full((40, 40, 3), 255, np.uint8), "points": [[8, 20, 2], [20, 20, 2], [-3, 20, 2]]}
+    for steps in (
+        [images.CenterCrop(20), images.Pad(10)],
+        [
+            images.CenterCrop(20),
+            images.RandomHorizontalFlip(1),
+            images.LetterBox((20, 60)),
+            images.CenterCrop((40, 40)),
+        ],
+        [images.CenterCrop(20), images.Mosaic(20, center=(0.99, 1)), images.RandomZoomOut(p=1)],
+    ):
+        points = images.Annotated([sample], steps, keypoints="points")[0]["points"]
+        assert points[:, 2].tolist()[:3] == [0, 2, 0], steps
+
+
 def test_boxes_are_cut_at_the_border_and_small_ones_are_removed_with_all_their_rows():
     objects = np.arange(4)[:, None, None] * np.ones((1, 30, 40), np.int64)
     sample = {

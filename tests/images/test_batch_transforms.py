@@ -147,6 +147,25 @@ def test_a_subset_of_torchs_mixes_its_batches():
         assert np.array_equal(image, its) and np.array_equal(label, its_label) and label.shape == (3, CLASSES)
 
 
+def test_a_subset_of_images_whose_size_only_the_files_give_mixes_its_batches():
+    subset_of = pytest.importorskip("torch.utils.data").Subset
+    samples = [(encoded(pixels(12, 10, n), "PNG"), n % CLASSES) for n in range(8)]
+    data = images.Bytes(samples, images.RandomHorizontalFlip(0), batch_transform=MIXES["mixup"])
+    ((mixed, soft),) = batches(subset_of(data, range(8)))
+    ((whole, its),) = batches(data)
+    assert np.array_equal(mixed, whole) and np.array_equal(soft, its)
+
+
+def test_a_warning_says_that_a_concatenation_does_not_mix(caplog):
+    concatenation_of = pytest.importorskip("torch.utils.data").ConcatDataset
+    both = concatenation_of([photos(batch_transform=MIXES["mixup"])] * 2)
+    assert all(labels.ndim == 1 for _, labels in batches(both))
+    assert "batch_transform= is not applied, because torch's ConcatDataset reads each sample" in caplog.text
+    caplog.clear()
+    batches(both, collate_fn=slipring.default_collate)
+    assert "batch_transform" not in caplog.text
+
+
 @pytest.mark.parametrize("alpha", [0.2, 4.0])
 def test_shares_have_the_beta_distribution(alpha):
     """Its mean is 1/2 and its variance 1 / (4 (2 alpha + 1))."""

@@ -5,7 +5,7 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from slipring import images
 from slipring.images import functional
@@ -67,6 +67,21 @@ def test_resize_then_center_crop_is_the_validation_recipe(size, resize, crop, ho
     ours = sample(data, [images.Resize(resize, how), images.CenterCrop(crop), images.RandomHorizontalFlip(1)])
     assert ours.shape == (crop, crop, 3)
     assert error(ours, validated(data, resize, crop, how)[:, ::-1]) <= (how != "nearest")
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("flips", ["", "h", "v", "hv"])
+def test_the_nearest_pixels_of_a_mirrored_image_are_pillows(orientation, flips):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(pixels(34, 26), "PNG", exif=exif)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    for flip, mirror in (("h", ImageOps.mirror), ("v", ImageOps.flip)):
+        upright = mirror(upright) if flip in flips else upright
+    steps = [images.RandomHorizontalFlip(int("h" in flips)), images.RandomVerticalFlip(int("v" in flips))]
+    for size in ((17, 13), (11, 40), (51, 39)):  # some of these pixels lie in the middle between two others
+        wanted = np.asarray(upright.resize(size[::-1], Image.Resampling.NEAREST))
+        assert np.array_equal(sample(data, [*steps, images.Resize(size, "nearest")], exif=True), wanted)
 
 
 @pytest.mark.parametrize(("size", "box"), [((10, 100), (0, 43, 10, 13)), ((100, 10), (43, 0, 13, 10))])

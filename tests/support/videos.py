@@ -23,6 +23,7 @@ class Kind(NamedTuple):
     size: tuple = (64, 48)
     pts: tuple | None = None  # of the frames, in UNITS; None: 30 frames a second
     rotation: int = 0
+    mirrored: bool = False  # after the rotation: left and right
 
 
 def _x264(**params):
@@ -46,6 +47,9 @@ KINDS = {
     "h264 in a transport stream": Kind("ts", "libx264"),
     "h264 in flash": Kind("flv", "libx264"),
     "h264 without key frames": Kind("mp4", "libx264", _x264(intra_refresh=1, keyint=10, scenecut=0)),
+    "h264 of key frames that need earlier ones": Kind(
+        "mkv", "libx264", _x264(intra_refresh=1, keyint=8, scenecut=0, bframes=0), pts=tuple(range(0, 75_000, 1000))
+    ),
     "h264 interlaced": Kind("ts", "libx264", {"flags": "+ildct", **_x264(interlaced=1, keyint=10)}),
     "h264 from before zero": Kind("mp4", "libx264", pts=tuple(range(-3000, 37_000, 1000))),
     "h264 rotated by 90": Kind("mp4", "libx264", rotation=90),
@@ -86,8 +90,8 @@ def write(path, kind="h264", frames=40, group=10, seed=0):
         context.gop_size, context.thread_count, context.time_base = group, 1, Fraction(1, UNITS)
         if kind.codec.startswith(("libx26", "mpeg4")):
             context.max_b_frames = 2
-        if kind.rotation:
-            stream.set_display_rotation(kind.rotation)
+        if kind.rotation or kind.mirrored:
+            stream.set_display_rotation(kind.rotation, hflip=kind.mirrored)
         for number, picture in enumerate(pictures(len(kind.pts or range(frames)), *kind.size, seed)):
             frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
             frame.pts = kind.pts[number] if kind.pts else number * UNITS // 30

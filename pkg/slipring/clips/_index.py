@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
     from slipring._files.storage import Storage
 
-_VERSION = 2  # of index files; a file of another version is made again
+_VERSION = 3  # of index files; a file of another version is made again
 _ARRAYS = "pts", "keys", "dts"
 # Containers that store the time stamp of each frame. In others FFmpeg derives them from the order of decoding.
 _WITH_TIME_STAMPS = frozenset(("flv", "matroska", "mov", "mp4", "mpegts", "webm"))
 # Codecs whose packets have one frame each, with its time stamp. Others may have packets without a frame.
 _ONE_FRAME_PER_PACKET = frozenset(("av1", "h264", "hevc", "mjpeg", "mpeg2video", "mpeg4", "vp9"))
+_LEAST = 32  # bytes of an MPEG-4 packet that certainly has a frame: a shorter one may repeat the frame before it
 _CONVERT = "convert the file, for example with ffmpeg -i {} new.mp4"
 
 
@@ -51,7 +52,7 @@ class VideoIndex:
     height, width : int
         Size of the first frame as it is stored, in pixels.
     orientation : int
-        EXIF's, of the first frame: how it must be turned.
+        EXIF's, of the first frame: how it must be turned or mirrored.
     has_audio : bool
     storage : Storage or None
         How the file is read, if `path` is a URL.
@@ -166,7 +167,10 @@ def _make(path, stamp, storage):
         is_stamped = not _WITH_TIME_STAMPS.isdisjoint(container.format.name.split(","))
         has_audio = bool(container.streams.audio)
         packets, first, error = _packets(container, stream, path)
-        is_plain = is_stamped and stream.codec_context.codec.canonical_name in _ONE_FRAME_PER_PACKET
+        codec = stream.codec_context.codec.canonical_name
+        is_plain = is_stamped and codec in _ONE_FRAME_PER_PACKET
+        if codec == "mpeg4" and any(packet.size < _LEAST for packet in packets):
+            is_plain = False
         base, rate = Fraction(stream.time_base), stream.average_rate
     pts = _from_packets(packets) if is_plain else None
     if pts is None:
@@ -189,6 +193,7 @@ class _Packet:
     dts: int | None
     duration: int
     is_key: bool
+    size: int
 
 
 def _packets(container, stream, path):
@@ -202,7 +207,7 @@ def _packets(container, stream, path):
             frames, failed = frames_of(packet, path)
             first, error = next(iter(frames), None), failed or error
         if packet.size and not packet.is_discard:  # the last packet of a demuxer is empty
-            found.append(_Packet(packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe))
+            found.append(_Packet(packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe, packet.size))
     return found, first, error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import struct
 from typing import TYPE_CHECKING, Any
 
 from slipring._core.ring._check import from_handler
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 # Formats that hold their data themselves. FFmpeg also opens playlists and scripts, which name other files and URLs.
 _FORMATS = "mov,matroska,webm,avi,mpegts,mpeg,mpegvideo,ogg,flv,asf,mxf,nut,ivf,obu,h264,hevc,m4v,gif,dv,rm"
 # Counterclockwise rotation of FFmpeg in degrees -> EXIF's orientation, which the image recipe applies.
-_ORIENTATIONS = {0: 1, 90: 8, -270: 8, 180: 3, -180: 3, 270: 6, -90: 6}
+_TURNED = {0: 1, 90: 8, -270: 8, 180: 3, -180: 3, 270: 6, -90: 6}
+_MIRRORED = {0: 4, 90: 7, -270: 7, 180: 2, -180: 2, 270: 5, -90: 5}
 
 
 def pyav() -> Any:
@@ -162,8 +164,19 @@ def frames_of(packet: Any, path: str) -> tuple[list[Any], Any]:
 
 
 def orientation_of(frame: Any) -> int:
-    """Return EXIF's orientation of an `av.VideoFrame`: how it must be turned."""
-    return _ORIENTATIONS.get(frame.rotation, 1)
+    """Return EXIF's orientation of an `av.VideoFrame`: how it must be turned or mirrored."""
+    return (_MIRRORED if _is_mirrored(frame) else _TURNED).get(frame.rotation, 1)
+
+
+def _is_mirrored(frame):
+    try:
+        matrix = frame.side_data.get("DISPLAYMATRIX")
+    except ValueError:  # the frame has side data of a kind that PyAV does not know, so it returns none of them
+        return False
+    if matrix is None:
+        return False
+    a, b, _, c, d = struct.unpack_from("=5i", matrix)
+    return a * d < b * c
 
 
 def concerns_the_file(error: Exception) -> bool:

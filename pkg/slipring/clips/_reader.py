@@ -35,6 +35,8 @@ class VideoReader:
         self._run: Iterator[tuple[int, Any]] = iter(())
         self._next = -1  # the number of the frame after the last decoded one
         self._failed: Any = None  # the decoder's last error
+        self._is_exact = False  # decoding has begun at the beginning, or at a key frame that was shown itself
+        self._needs_all = False  # no key frame was: decoding always begins at the beginning
         self._converter = pyav().video.reformatter.VideoReformatter()
 
     def close(self) -> None:
@@ -61,7 +63,7 @@ class VideoReader:
         return np.ascontiguousarray(self._converter.reformat(frame, format="rgb24", threads=1).to_ndarray())
 
     def _frame(self, number):
-        group = self.index.key_of(number)
+        group = 0 if self._needs_all else self.index.key_of(number)
         if self.index.keys[group] <= self._next <= number and (frame := self._found(number)) is not None:
             return frame
         for back in _BACK:
@@ -71,6 +73,9 @@ class VideoReader:
                 return frame
             if begin == 0:
                 break
+        if not self._is_exact:
+            self._needs_all = True
+            return self._frame(number)
         time = float(self.index.seconds(self.index.pts[number]))
         raise VideoError(
             f"{self.index.path}: frame {number} at {time:.6g} s cannot be decoded: "
@@ -95,11 +100,15 @@ class VideoReader:
 
     def _begin(self, group):
         """Begin to decode at one of the index's keys."""
-        self._run, self._failed = iter(()), None
-        self._run = self._decoded(self._packets_from(group))
+        self._run, self._failed, self._is_exact = iter(()), None, group == 0
+        self._run = self._decoded(self._packets_from(group), self.index.keys[group])
 
-    def _decoded(self, packets):
-        """Yield (number, frame) of all frames that the decoder makes of `packets`."""
+    def _decoded(self, packets, key):
+        """Yield (number, frame) of all frames that the decoder makes of `packets`, which begin with the frame `key`.
+
+        If the decoder does not show that frame, as in videos with periodic intra refresh, it needs earlier frames. The
+        decoder then shows frames too early, without marking them as damaged.
+        """
         pts = self.index.pts
         for packet in packets:
             frames, error = frames_of(packet, self.index.path)
@@ -109,6 +118,9 @@ class VideoReader:
                     continue
                 number = int(np.searchsorted(pts, frame.pts))
                 if number < len(pts) and pts[number] == frame.pts:
+                    self._is_exact = self._is_exact or number == key
+                    if number > key and not self._is_exact:
+                        return
                     yield number, frame
 
     def _packets_from(self, group):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _SHORTEST = 1e-4  # seconds of the range of starts in a video that is shorter than a clip
 _MOST = 1 << 20  # frames of a clip
+_ROUNDING = 1e-9  # seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +160,8 @@ class ByTime(Spacing):
 
     def _numbers(self, video, start):
         times = start + self._step(video) * np.arange(self.num_frames)
-        return video.played_at(times[times < video.seconds(video.end)])
+        # A time that should be a frame's time stamp may be rounded to less, which would be the frame before.
+        return video.played_at(times[times < video.seconds(video.end)] + _ROUNDING)
 
 
 def spacing_of(

@@ -52,7 +52,7 @@ class Video:
     """A video file: exact frames by number or by time.
 
     A frame has the pixels that FFmpeg gives when it decodes the whole file in order, as PyAV's
-    ``to_ndarray(format="rgb24")`` returns them, and upright if the file says how it must be turned.
+    ``to_ndarray(format="rgb24")`` returns them, and upright if the file says how it must be turned or mirrored.
 
     Parameters
     ----------

@@ -239,7 +239,8 @@ def batch_maker(dataset):
     if not is_subset(dataset):
         return dataset
     maker = batch_maker(dataset.dataset)
-    has_hooks = any(own_method(maker, name) is not None for name in ("fetch_into", "collate_samples", "spans"))
+    hooks = "fetch_into", "finish_batch", "collate_samples", "spans"
+    has_hooks = any(own_method(maker, name) is not None for name in hooks)
     return SubsetBatches(dataset, maker) if has_hooks else dataset
 
 
@@ -263,9 +264,15 @@ def is_own_collate(collate_fn, maker):
 
 
 def log_lost_fast_path(dataset, collate_fn):
-    """Log the reason if a dataset that can make whole batches in their slots is read sample by sample."""
+    """Log the reason if a dataset that can make or finish whole batches is read sample by sample."""
     if (reason := _why_by_sample(dataset, collate_fn)) is not None:
         _log.info("samples are read one by one and then collated, because %s", reason)
+    parts, reason = _parts(dataset)
+    if collate_fn is None and any(own_method(batch_maker(part), "finish_batch") is not None for part in parts):
+        _log.warning(
+            "batch_transform= is not applied, because %s: call the finish_batch of one of its datasets in collate_fn",
+            reason,
+        )
 
 
 def _why_by_sample(dataset, collate_fn):
@@ -274,18 +281,23 @@ def _why_by_sample(dataset, collate_fn):
         if collate_fn is None or is_own_collate(collate_fn, maker):
             return None
         return f"collate_fn={shown(collate_fn)} makes the batches: without it, {kind.__name__} makes them in place"
-    while is_subset(dataset):
-        dataset = dataset.dataset
-        kind = type(dataset)
-    bases = {base.__name__ for base in kind.__mro__ if base.__module__ == "torch.utils.data.dataset"}
-    parts = []
-    if "ConcatDataset" in bases:
-        parts, reason = getattr(dataset, "datasets", []), "torch's ConcatDataset reads each sample from its own dataset"
-    elif "Subset" in bases:
-        parts = [getattr(dataset, "dataset", None)]
-        reason = f"{kind.__name__} is a class of its own, which may choose samples differently from torch's Subset"
+    parts, reason = _parts(dataset)
     makes = any(own_method(batch_maker(part), "fetch_into") is not None for part in parts)
     return reason if makes else None
+
+
+def _parts(dataset):
+    """Return (the datasets that torch's wrapper reads sample by sample, the reason), or ([], "")."""
+    while is_subset(dataset):
+        dataset = dataset.dataset
+    kind = type(dataset)
+    bases = {base.__name__ for base in kind.__mro__ if base.__module__ == "torch.utils.data.dataset"}
+    if "ConcatDataset" in bases:
+        return getattr(dataset, "datasets", []), "torch's ConcatDataset reads each sample from its own dataset"
+    if "Subset" in bases:
+        reason = f"{kind.__name__} is a class of its own, which may choose samples differently from torch's Subset"
+        return [getattr(dataset, "dataset", None)], reason
+    return [], ""
 
 
 def delivered(position):

@@ -80,19 +80,31 @@ class Keypoints:
     ----------
     xy : numpy.ndarray of float64, (..., 2)
         Coordinates in pixels. It is copied. Points that leave the image keep their coordinates outside of it.
+    size : (int, int)
+        Height and width of the image.
     mirrored : sequence of int, optional
         The order of the last axis but one after a flip, such as left and right hand exchanged.
+
+    Attributes
+    ----------
+    inside : numpy.ndarray of bool
+        Which points have been in the image after each step. A border around a crop does not bring others back.
     """
 
-    def __init__(self, xy: NDArray[np.float64], mirrored: Sequence[int] | None = None) -> None:
+    def __init__(self, xy: NDArray[np.float64], size: tuple[int, int], mirrored: Sequence[int] | None = None) -> None:
         self.xy: NDArray[np.float64] = xy.copy()
+        self.inside: NDArray[np.bool_] = self._are_in(*size)
         self.mirrored = mirrored
         self.is_mirrored = False
 
     def move(self, move: Move, height: int, width: int) -> None:
         self.xy = moved(self.xy, move.points(height, width))
+        self.inside &= self._are_in(*move.size(height, width))
         if move.mirrored is not None:
             self.is_mirrored = not self.is_mirrored
+
+    def _are_in(self, height, width):
+        return ((self.xy >= 0) & (self.xy <= (width, height))).all(-1)
 
     def order(self, count: int) -> Sequence[int] | slice:
         """Return the order of an object's `count` points after all flips."""

@@ -20,7 +20,7 @@ from slipring.images import _decode
 from slipring.images._decode import Target
 from slipring.images._render.decode import LONGEST, DecodedImage
 from slipring.images._render.ops import BLACK, CropOp, HorizontalFlipOp, KeepOp, ResizeOp, VerticalFlipOp
-from slipring.images._render.view import INTERPOLATIONS, WHOLE, CropSpec, Placement
+from slipring.images._render.view import INTERPOLATIONS, NEAREST, WHOLE, CropSpec, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -184,8 +184,11 @@ class Recipe:
         numbers = height, width, INTERPOLATIONS.index(interpolation)
         if self.parts:
             self._move_parts(ResizeOp, *numbers)
-        if self.is_crop_only and self.crop_spec.can_resize:
-            self.crop_spec.resize(height, width)
+        spec = self.crop_spec
+        # The nearest pixels of a mirrored image are not always those of the image.
+        is_mirrored = interpolation == "nearest" and (spec.flip or spec.vertical_flip)
+        if self.is_crop_only and spec.can_resize and not is_mirrored:
+            spec.resize(height, width)
             self.filter = numbers[2]
         elif (height, width) != (self.height, self.width):
             self._ops.append(ResizeOp(*numbers))
@@ -258,7 +261,12 @@ class Recipe:
         columns = width - end if spec.flip else begin
         rows = height - last if spec.vertical_flip else first
         part = rows, columns, last - first, end - begin
-        placement = Placement(spec.box, spec.to, (top + first, left + begin), spec.flip, self.filter)
+        box = spec.box
+        if self.filter == NEAREST and spec.scaled and image.orientation not in (1, 5):  # mirrored before it is scaled
+            pixels = scratch(*box[2:])
+            image.write(Placement(box), Target(pixels))
+            image, box = DecodedImage(pixels), None
+        placement = Placement(box, spec.to, (top + first, left + begin), spec.flip, self.filter)
         if self.is_crop_only:
             if part[2:] != (height, width):  # the window reaches beyond the image
                 out[...] = 0 if table is None else table[:, 0]

@@ -75,8 +75,9 @@ class Annotated(IndexedSamples):
     rows : str or sequence of str
         Keys of values with one row per box, such as labels.
     keypoints : str, optional
-        Key of the keypoints: (..., 2) numbers, in pixels, or (..., 3) with a visibility, which becomes 0 outside of the
-        image. If there are boxes, the first axis is that of the boxes. The result is float32.
+        Key of the keypoints: (..., 2) numbers, in pixels, or (..., 3) with a visibility, which becomes 0 if the point
+        lies outside of the image after a step. If there are boxes, the first axis is that of the boxes. The result is
+        float32.
     flip_order : sequence of int, optional
         The order of an object's keypoints after a flip, which exchanges left and right hands.
     invalid_boxes : {'raise', 'drop'}

@@ -120,7 +120,7 @@ class SampleRenderer:
             {name: mask.result(rows if mask.values.ndim == 3 else None) for name, mask in masks.items()},
             None if boxes is None else boxes.xyxy,
             sample.rows if rows is None else {name: values[rows] for name, values in sample.rows.items()},
-            _keypoints(sample, points, rows, recipe),
+            _keypoints(sample, points, rows),
             is_stored=False,
             calls=recipe.calls,
         )
@@ -157,7 +157,7 @@ class SampleRenderer:
             boxes.clamp(height, width)
         points = None
         if sample.keypoints is not None:
-            points = Keypoints(sample.keypoints[..., :2], self._flip_order)
+            points = Keypoints(sample.keypoints[..., :2], (height, width), self._flip_order)
         for name, mask in sample.masks.items():
             if mask.shape[-2:] != (height, width):
                 raise ValueError(
@@ -194,16 +194,14 @@ def _rendered(renderer, images, recipe, out):
     return dict(zip(images, out))
 
 
-def _keypoints(sample, points, rows, recipe):
-    """Return the keypoints after the steps; those outside of the image are not visible."""
+def _keypoints(sample, points, rows):
+    """Return the keypoints after the steps; those that have left the image are not visible."""
     if points is None:
         return None
     result = sample.keypoints.copy()
     result[..., :2] = points.xy
     if result.shape[-1] == 3:
-        x, y = points.xy[..., 0], points.xy[..., 1]
-        inside = (x >= 0) & (y >= 0) & (x <= recipe.width) & (y <= recipe.height)
-        result[..., 2] *= inside
+        result[..., 2] *= points.inside
     if result.ndim > 1 and result.size:
         result = result[..., points.order(result.shape[-2]), :]
     return result if rows is None else result[rows]
