@@ -53,16 +53,14 @@ def address_of(name):
 
 def described(job):
     """Return what the loaders of a number must agree on: a dict of names and plain values."""
-    dataset, *functions = parts_of(job)
-    dataset = dataset if job.rank_stride is None else dataset.dataset
     said = {}
-    for name, part in zip(PARTS, (dataset, *functions), strict=True):
+    for name, part in zip(PARTS, parts_of(job), strict=True):
         said[name] = _kind(part)
         given = part.keywords if isinstance(part, functools.partial) else getattr(part, "__dict__", {})
         plain = {f"{name}.{attribute}": _plain(given[attribute]) for attribute in sorted(given)}
         said.update({attribute: value for attribute, value in plain.items() if value is not UNKNOWN})
     with contextlib.suppress(Exception):  # users' code; not every dataset has a length
-        said["len(dataset)"] = len(dataset)
+        said["len(dataset)"] = len(job.dataset)
     said["num_workers"], said["memory"] = job.num_workers, job.options.workers.memory
     said["the version of slipring"], said["the version of Python"] = __version__, platform.python_version()
     return said
