@@ -1,6 +1,7 @@
 """A rank that shares a pool: ``python -m tests.pool.rank OPTIONS``. It answers each line of JSON with another."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -41,6 +42,38 @@ class Rows:
         return row
 
 
+class Holding(Rows):
+    """Rows with an attribute of a given kind."""
+
+    def __init__(self, n, kind, values):
+        super().__init__(n)
+        if kind == "torch":
+            import torch
+
+        self.held = {
+            "numpy": lambda: np.array(values),
+            "rows": lambda: np.array(values, np.int16).reshape(-1, 2)[::2],
+            "scalar": lambda: np.int64(values[0]),
+            "torch": lambda: torch.tensor(values),
+            "StringList": lambda: slipring.StringList(map(str, values)),
+            "text": lambda: " ".join(map(str, values)),
+        }[kind]()
+
+
+class Scale:
+    """A function of samples, and an object whose method is one."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def by_method(self, samples):
+        return scaled(self.factor, samples)
+
+
+def scaled(factor, samples):
+    return np.array(samples) * factor
+
+
 class Growing(Rows):
     """Rows of which the later ones are longer, up to twice as long; a batch's rows are equally long."""
 
@@ -78,13 +111,16 @@ def init_badly(number):
 
 def loader_of(
     dataset="Rows", batch_size=4, pool=None, on_death=None, worker_init_fn=None, data=None, torch=False, memory=None,
-    copy="auto", **options,
+    copy="auto", scale=None, **options,
 ):  # fmt: skip
     workers = slipring.Workers(pool=pool, on_death=on_death, memory=memory)
     options["memory"] = slipring.Memory(copy=copy)
     data = globals()[dataset](**(data or {"n": 64}))
     if worker_init_fn:
         options["worker_init_fn"] = globals()[worker_init_fn]
+    if scale is not None:
+        kind, factor = scale
+        options["collate_fn"] = functools.partial(scaled, factor) if kind == "partial" else Scale(factor).by_method
     if torch:
         import torch as library
 

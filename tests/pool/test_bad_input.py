@@ -84,6 +84,28 @@ def test_ranks_that_disagree_get_an_error_that_names_what_differs(differs, text)
         assert first.ask("epoch")["pids"]
 
 
+@pytest.mark.parametrize("kind", ["numpy", "rows", "scalar", "torch", "StringList", "text"])
+def test_ranks_that_have_divided_their_dataset_get_an_error(kind):
+    if kind in ("torch", "StringList"):
+        pytest.importorskip({"torch": "torch", "StringList": "pyarrow"}[kind])
+    with ranks(1, dataset="Holding", data={"n": 64, "kind": kind, "values": [*range(0, 4000, 2)]}) as (first,):
+        first.ask("batch")
+        with Rank() as second:
+            data = {"n": 64, "kind": kind, "values": [*range(1, 4001, 2)]}
+            second.ask("make", pool=first.name, num_workers=2, dataset="Holding", data=data)
+            answer = second.ask("epoch")
+        assert answer["error"] == "ValueError" and "dataset.held is " in answer["text"]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("partial", "args[0]"), ("method", "factor")])
+def test_ranks_whose_functions_have_other_arguments_get_an_error(kind, name):
+    with ranks(1, scale=[kind, 2]) as (first,), Rank() as second:
+        first.ask("batch")
+        second.ask("make", pool=first.name, num_workers=2, scale=[kind, 3])
+        answer = second.ask("epoch")
+        assert answer["error"] == "ValueError" and f"collate_fn.{name} is 3 here and 2 there" in answer["text"]
+
+
 def test_values_that_are_not_equal_to_themselves_do_not_differ():
     with ranks(2, data={"n": 64, "root": float("nan")}) as started:
         assert all("error" not in rank.ask("epoch") for rank in started)
