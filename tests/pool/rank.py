@@ -172,6 +172,14 @@ class Answers:
         self.concurrent = [iter(self.loaders[name]) for _ in range(n)]
         return sorted({int(np.asarray(next(each))[0][2]) for each in self.concurrent})
 
+    def begin_others(self, n, name="train"):
+        """Begin `n` more iterations of a loader; read nothing."""
+        self.concurrent = [iter(self.loaders[name]) for _ in range(n)]
+
+    def newest(self):
+        """Return the first batch of the newest of these iterations."""
+        return np.asarray(next(self.concurrent[-1]))[:, :3].tolist()
+
     def finish(self):
         """Read the iterations of `iterate` to their ends; return the number of their other batches."""
         return sum(len(list(each)) for each in self.concurrent)

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from tests.pool.rank import parent_of, ranks, wait_gone
-from tests.support.processes import alive, until
+from tests.support.processes import alive, sleeps_in_futex, until, waits
 
 pytestmark = pytest.mark.fault
 BEGINNING_S = 1.0  # in which a rank starts a pool, or joins it
@@ -126,6 +126,24 @@ def test_a_stopped_worker_stops_neither_the_pool_nor_a_loader():
         os.kill(stopped, signal.SIGCONT)
         assert first.ask("finish") == 15 * MESSAGES
         until(lambda: second.ask("epoch")["pids"] == pids, "an epoch of both workers")
+
+
+def test_a_worker_that_has_read_all_that_its_socket_held_is_woken_for_the_rest(tmp_path):
+    os.mkfifo(gate := tmp_path / "gate")
+    with ranks(1, num_workers=1) as (rank,):
+        rank.ask("epoch")
+        rank.ask("make", name="gated", pool=rank.name, num_workers=1, data={"n": 8, "gate": str(gate), "gated": 7})
+        worker = maker_of(rank.ask("batch", name="gated"))  # it has both datasets
+        until(lambda: waits(worker), "the worker is at the gate")
+        rank.ask("begin_others", n=400)
+        pool = parent_of(worker)
+        until(lambda: waits(pool), "the pool has sent what the socket takes")
+        os.kill(pool, signal.SIGSTOP)
+        with open(gate, "wb"):
+            pass
+        until(lambda: sleeps_in_futex(worker), "the worker has read its messages")
+        os.kill(pool, signal.SIGCONT)
+        assert maker_of(rank.ask("newest")) == worker
 
 
 def test_a_loader_that_goes_while_a_worker_is_busy_costs_no_worker(tmp_path):

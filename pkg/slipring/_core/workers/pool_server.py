@@ -343,6 +343,9 @@ class PoolServer:
     def _order(self, worker, *message):
         """Send a message to a worker and, if it waits for a task, make it read its messages."""
         self._send(worker, *message)
+        self._wake(worker)
+
+    def _wake(self, worker):
         for member in self.members.values():
             if member.ring is not None and worker.number + 1 < member.ring.n_participants:
                 member.ring.wake_worker(worker.number + 1)  # all segments have the same wake word
@@ -357,7 +360,10 @@ class PoolServer:
 
     def _listen(self, worker):
         try:
+            was_full = bool(worker.channel.unsent)
             message = self._next_message(worker.channel)
+            if was_full:
+                self._wake(worker)  # it may have read all earlier messages and sleep
         except (EOFError, OSError):
             self.selector.unregister(worker.channel)  # its pidfd tells the rest
             return
