@@ -113,6 +113,8 @@ def test_values_that_are_not_equal_to_themselves_do_not_differ():
 
 OWN_CLASSES = """
 import enum
+import pathlib
+import sys
 from slipring import Loader, Workers
 
 class Split(str, enum.Enum):
@@ -124,6 +126,7 @@ class Rows(list):
         self.split, self.splits = Split.TRAIN, [Split.TRAIN]
 
 if __name__ == "__main__":
+    sys.path.insert(0, pathlib.Path("libraries"))
     with Loader(Rows(8), num_workers=1, workers=Workers(pool="test-own-classes")) as loader:
         print(len(list(loader)))
 """

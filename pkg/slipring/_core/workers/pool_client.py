@@ -242,7 +242,8 @@ class Link:
 
 def _start(name, address):
     """Start the pool, or find that another process has just done so."""
-    given = {"path": sys.path, "address": address.hex()}
+    # As for imports, entries that are no text (such as Path objects) do not count.
+    given = {"path": [entry for entry in sys.path if isinstance(entry, str)], "address": address.hex()}
     command = [spawn.get_executable(), *subprocess._args_from_interpreter_flags(), "-c", STARTER]
     # A session of its own: neither Ctrl-C nor the end of a rank's process group reaches the pool.
     made = subprocess.run(command, input=json.dumps(given).encode(), start_new_session=True, check=False)
