@@ -374,8 +374,8 @@ def listed(rank, share, **options):
 
 
 class Broken(Rows):
-    def __init__(self, n):
-        raise OSError("no such folder")
+    def __init__(self, n, text="no such folder"):
+        raise OSError(text)
 
 
 class Divided(Numbers):
@@ -388,6 +388,7 @@ class Divided(Numbers):
 FACTORIES = {
     "rows": Rows,
     "broken": partial(Broken, N),
+    "broken at length": partial(Broken, N, "x" * 1_000_000),
     "weighted": Rows,
     "pipe": lambda: IterableWrapper(range(N)),
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
