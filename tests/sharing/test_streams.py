@@ -1,5 +1,7 @@
 """The ranks of ``share=`` on one machine read one stream: the same bytes, the same states, made once."""
 
+import uuid
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -43,6 +45,12 @@ def test_ranks_without_a_dataset_get_the_same_as_the_one_that_makes_it(tmp_path,
     facts = [agreed(each, "seen", "states", "name", "lengths") for each in results]
     assert facts[0] == facts[1]
     assert [result["made"] for result in results[1]] == [1, 0, 0]
+
+
+def test_a_loader_that_follows_a_shared_one_in_a_pool_is_the_same_in_all_ranks(tmp_path):
+    with Job(tmp_path, "pooled", ranks=2, pool=f"test-{uuid.uuid4().hex}") as job:
+        shared, own = agreed(job.results(), "shared", "own")
+    assert len(shared) == 15 and [i for batch in own for i in batch] == [*range(20)]
 
 
 @pytest.mark.parametrize("kind", ["rows", "numbers", "chunks"])

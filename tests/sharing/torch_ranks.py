@@ -483,6 +483,17 @@ def meshes(rank, share, shape=(2, 2), names=("dp", "tp"), part=("tp",), **option
         say(number=number, seen=seen, workers=workers)
 
 
+def pooled(rank, share, pool):
+    """Share a stream whose batches a pool makes; then each rank reads with a loader of its own in the pool."""
+    options = {"num_workers": 2, "workers": Workers(pool=pool)}
+    with of_kind("rows", share=share, multiprocessing_context=None, **options) as loader:
+        say(shared=[digest(batch) for batch in loader])
+        dist.barrier()  # the pool has the lead's loader until all have begun the next one
+        with DataLoader(Rows(20), 4, **options) as own:
+            say(own=[batch["i"].tolist() for batch in own])
+            dist.barrier()
+
+
 def machines(rank, share, **options):
     """Share in a group of ranks of which each two are on a machine."""
     shares.machine = lambda: f"machine {rank // 2}"
@@ -547,7 +558,20 @@ def pickled(rank, share):
 SCENARIOS = {
     each.__name__: each
     for each in (
-        *(passes, resumed, stepwise, refused, errors, interleaved, iterators, meshes, machines, strangers, pickled),
+        *(
+            passes,
+            resumed,
+            stepwise,
+            refused,
+            errors,
+            interleaved,
+            iterators,
+            meshes,
+            machines,
+            strangers,
+            pickled,
+            pooled,
+        ),
         *(sliced, context_streams, doomed, forked, listed),
     )
 }
