@@ -105,6 +105,13 @@ class Refused(Rows):
         raise LookupError("this dataset cannot be loaded")
 
 
+class Deadly(Rows):
+    def __setstate__(self, state):
+        with open(state["root"], "a") as attempts:
+            attempts.write(".")
+        os._exit(1)
+
+
 def init_badly(number):
     raise LookupError(f"worker {number} cannot begin")
 

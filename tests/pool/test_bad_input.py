@@ -152,6 +152,13 @@ def test_a_dataset_that_the_pool_cannot_load_is_an_error_with_the_traceback_in_e
                 attach(rank.pid)
 
 
+def test_a_dataset_that_kills_the_pool_is_an_error_at_the_first_attempt(tmp_path):
+    with ranks(1, dataset="Deadly", data={"n": 8, "root": str(tmp_path / "attempts")}) as (rank,):
+        answer = rank.ask("epoch")
+        assert answer["error"] == "WorkerDied" and "has died, and its workers with it" in answer["text"]
+    assert len((tmp_path / "attempts").read_text()) == 1
+
+
 def test_a_dataset_that_cannot_be_pickled_is_named():
     workers = Workers(pool=f"test-{uuid.uuid4().hex}")
     loader = Loader(range(8), num_workers=1, collate_fn=lambda samples: samples, workers=workers)

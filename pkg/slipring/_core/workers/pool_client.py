@@ -23,7 +23,7 @@ from slipring._core.workers.process_pool import pickling_error
 from slipring._core.workers.stateful import attempt
 from slipring._core.workers.worker_main import PARTS, parts_of
 from slipring._version import __version__
-from slipring.errors import SlipringError, shown
+from slipring.errors import SlipringError, WorkerDied, shown
 
 ATTEMPTS = 20  # to reach the pool; each one fails only if the pool of that moment has just ended, or just begins
 JOB = (  # variables that tell a job's processes on one machine from those of other jobs and of the job's last start
@@ -146,14 +146,17 @@ class Link:
                 "iterates a loader needs one without pool="
             )
         self.name, self.description = name, described(job)
-        self.poll = self.pidfd = None
+        self.poll = self.pidfd = self.pid = None
         for _ in range(ATTEMPTS):
             self.channel = self._connected(address)
             try:
                 self._greet(number, job)
                 return
-            except EOFError:  # the pool's last loader has just gone
+            except EOFError:
                 self.close()
+                if self.pid is not None:  # it was loading this process's dataset: the next pool may die of it, too
+                    raise self.died() from None
+                # Its last loader has just gone, or it died while it was loading another process's dataset.
             except BaseException:
                 self.close()
                 raise
@@ -187,6 +190,7 @@ class Link:
         self.channel.send("hello", number, self.description, os.sched_getaffinity(0), process.ranks())
         what, *said = self.channel.receive()
         if what == "bring":
+            (self.pid,) = said
             self._bring(job)
             what, *said = self.channel.receive()
         if what == "differs":
@@ -224,6 +228,18 @@ class Link:
             f"pool={self.name!r}: this loader differs from the one of process {pid} that came first: {text}. Loaders "
             "of several processes that share workers need equal datasets and functions, in the same order; give "
             "other loaders a pool with another name"
+        )
+
+    def died(self):
+        """Return the exception for a pool whose process has died."""
+        return WorkerDied(
+            f"the process of pool={self.name!r} (pid {self.pid}) has died, and its workers with it. Likely cause: the "
+            "kernel's OOM killer (see dmesg), a kill -9, or a failure whose traceback is on stderr. The next iteration "
+            "starts another pool.",
+            worker=-1,
+            pid=self.pid,
+            exitcode=None,
+            indices=[],
         )
 
     def message(self, seconds=0.0):

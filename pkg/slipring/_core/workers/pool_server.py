@@ -189,7 +189,7 @@ class PoolServer:
     def _ask(self, source):
         """Ask a loader for the dataset."""
         source.bringer = min(source.members, key=lambda member: member.key)
-        self._send(source.bringer, "bring")
+        self._send(source.bringer, "bring", this_process.pid())
 
     def _prepare(self, member, data):
         """Make this process import what the loader's process could: its paths, folder and main module."""
