@@ -82,6 +82,14 @@ class Growing(Rows):
         return np.concatenate([row, row[: len(row) * (index // 4) * 4 // self.n]])
 
 
+class Late(Rows):
+    """Rows of which the first four are short."""
+
+    def __getitem__(self, index):
+        row = super().__getitem__(index)
+        return row if index >= 4 else row[:1000]
+
+
 class Loaded:
     """A dataset of Python objects that it makes where it is unpickled: in the pool, and not in the ranks."""
 
@@ -166,10 +174,14 @@ class Answers:
         return [int(row[0]) for batch in self.kept for row in batch]
 
     def usage(self, name="train"):
-        """Return what the loader's segment takes, what it may take, and how many batches are not made yet."""
+        """Return what the loader's segment takes, what it may take, and how many batches are not made yet.
+
+        "short": how many workers wait for memory.
+        """
         ring = engine_of(self.loaders[name]).ring
+        short = sum(ring.is_short(participant) for participant in range(1, ring.n_participants))
         unfinished = sum(state in ("task", "claimed", "shared") for state in states(look(ring).slots))
-        return {**ring.usage, "budget": ring.budget, "unfinished": unfinished}
+        return {**ring.usage, "budget": ring.budget, "unfinished": unfinished, "short": short}
 
     def report(self, name="train"):
         return self.loaders[name].report(ranks=True).dict()
