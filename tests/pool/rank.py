@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -80,6 +81,17 @@ class Growing(Rows):
     def __getitem__(self, index):
         row = super().__getitem__(index)
         return np.concatenate([row, row[: len(row) * (index // 4) * 4 // self.n]])
+
+
+class Poisoned(Rows):
+    """Rows of which one kills the worker that reads it, and writes the time to a file."""
+
+    def __getitem__(self, index):
+        if index == 8:
+            with open(self.root, "a") as deaths:
+                deaths.write(f"{time.monotonic()}\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
 
 
 class Late(Rows):

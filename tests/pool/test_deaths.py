@@ -105,6 +105,15 @@ def test_if_the_pool_dies_each_rank_gets_an_error_and_the_next_epoch_begins_anot
             assert found and not workers & set(found)
 
 
+def test_a_sample_that_kills_its_workers_does_not_keep_the_machine_busy_while_the_loop_is_in_a_step(tmp_path):
+    (deaths := tmp_path / "deaths").touch()
+    with ranks(1, dataset="Poisoned", data={"n": 64, "root": str(deaths)}, shuffle=False) as (rank,):
+        rank.ask("batch")
+        times = until(lambda: len(found := deaths.read_text().split()) >= 6 and found, "six deaths of two workers")
+        assert float(times[5]) - float(times[0]) > 0.5  # one of them is the third worker with its number
+        assert error_of(rank)["error"] == "WorkerDied"
+
+
 def test_a_stopped_rank_delays_no_other():
     with ranks(2, data={"n": 200}) as (stopped, other):
         stopped.ask("batch")
