@@ -76,6 +76,18 @@ static uint32_t lowest(const sr_served *served, uint32_t n, uint32_t last)
     return best;
 }
 
+bool sr_is_starving(const sr_ring *ring)
+{
+    uint32_t wanted = sr_load_ordered(&ring->header->wanted);
+    if (sr_closed(ring) || !sr_load_ordered(&ring->header->ready_waiters))
+        return false;
+    const sr_slot *s = wanted ? sr_slot_checked(ring, wanted - 1) : NULL;
+    if (!s)
+        return supply_of(ring) == 0;
+    unsigned state = sr_state_of(sr_load_ordered(&s->state));
+    return state == SR_TASK || state == SR_SHARED;
+}
+
 static int try_claim_any(sr_served *served, uint32_t n, uint32_t participant, uint32_t *which, uint32_t *slot,
                          uint32_t *range, uint64_t *gen)
 {

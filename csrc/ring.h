@@ -321,6 +321,9 @@ int sr_wake_worker(sr_ring *ring, uint32_t participant);
 int sr_claim_any(sr_served *served, uint32_t n, uint32_t participant, uint32_t seen, uint32_t *which, uint32_t *slot,
                  uint32_t *range, uint64_t *gen);
 
+/* Return whether the consumer waits for a batch that no worker has begun. */
+bool sr_is_starving(const sr_ring *ring);
+
 /* CLAIMED -> READY, and wake the participant that waits for it. `pinned`: worker code keeps an array in the slot;
  * sr_unpin will follow. -ESTALE: not the owner of this generation. */
 int sr_publish(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen, const sr_result *result, bool pinned);

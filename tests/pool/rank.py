@@ -1,9 +1,11 @@
 """A rank that shares a pool: ``python -m tests.pool.rank OPTIONS``. It answers each line of JSON with another."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -41,12 +43,63 @@ class Rows:
         return row
 
 
+class Holding(Rows):
+    """Rows with an attribute of a given kind."""
+
+    def __init__(self, n, kind, values):
+        super().__init__(n)
+        if kind == "torch":
+            import torch
+
+        self.held = {
+            "numpy": lambda: np.array(values),
+            "rows": lambda: np.array(values, np.int16).reshape(-1, 2)[::2],
+            "scalar": lambda: np.int64(values[0]),
+            "torch": lambda: torch.tensor(values),
+            "StringList": lambda: slipring.StringList(map(str, values)),
+            "text": lambda: " ".join(map(str, values)),
+        }[kind]()
+
+
+class Scale:
+    """A function of samples, and an object whose method is one."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def by_method(self, samples):
+        return scaled(self.factor, samples)
+
+
+def scaled(factor, samples):
+    return np.array(samples) * factor
+
+
 class Growing(Rows):
     """Rows of which the later ones are longer, up to twice as long; a batch's rows are equally long."""
 
     def __getitem__(self, index):
         row = super().__getitem__(index)
         return np.concatenate([row, row[: len(row) * (index // 4) * 4 // self.n]])
+
+
+class Poisoned(Rows):
+    """Rows of which one kills the worker that reads it, and writes the time to a file."""
+
+    def __getitem__(self, index):
+        if index == 8:
+            with open(self.root, "a") as deaths:
+                deaths.write(f"{time.monotonic()}\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+class Late(Rows):
+    """Rows of which the first four are short."""
+
+    def __getitem__(self, index):
+        row = super().__getitem__(index)
+        return row if index >= 4 else row[:1000]
 
 
 class Loaded:
@@ -72,19 +125,29 @@ class Refused(Rows):
         raise LookupError("this dataset cannot be loaded")
 
 
+class Deadly(Rows):
+    def __setstate__(self, state):
+        with open(state["root"], "a") as attempts:
+            attempts.write(".")
+        os._exit(1)
+
+
 def init_badly(number):
     raise LookupError(f"worker {number} cannot begin")
 
 
 def loader_of(
     dataset="Rows", batch_size=4, pool=None, on_death=None, worker_init_fn=None, data=None, torch=False, memory=None,
-    copy="auto", **options,
+    copy="auto", scale=None, **options,
 ):  # fmt: skip
     workers = slipring.Workers(pool=pool, on_death=on_death, memory=memory)
     options["memory"] = slipring.Memory(copy=copy)
     data = globals()[dataset](**(data or {"n": 64}))
     if worker_init_fn:
         options["worker_init_fn"] = globals()[worker_init_fn]
+    if scale is not None:
+        kind, factor = scale
+        options["collate_fn"] = functools.partial(scaled, factor) if kind == "partial" else Scale(factor).by_method
     if torch:
         import torch as library
 
@@ -123,10 +186,14 @@ class Answers:
         return [int(row[0]) for batch in self.kept for row in batch]
 
     def usage(self, name="train"):
-        """Return what the loader's segment takes, what it may take, and how many batches are not made yet."""
+        """Return what the loader's segment takes, what it may take, and how many batches are not made yet.
+
+        "short": how many workers wait for memory.
+        """
         ring = engine_of(self.loaders[name]).ring
+        short = sum(ring.is_short(participant) for participant in range(1, ring.n_participants))
         unfinished = sum(state in ("task", "claimed", "shared") for state in states(look(ring).slots))
-        return {**ring.usage, "budget": ring.budget, "unfinished": unfinished}
+        return {**ring.usage, "budget": ring.budget, "unfinished": unfinished, "short": short}
 
     def report(self, name="train"):
         return self.loaders[name].report(ranks=True).dict()
@@ -135,6 +202,14 @@ class Answers:
         """Begin `n` iterations of a loader concurrently; return the pids that made the first batch of each."""
         self.concurrent = [iter(self.loaders[name]) for _ in range(n)]
         return sorted({int(np.asarray(next(each))[0][2]) for each in self.concurrent})
+
+    def begin_others(self, n, name="train"):
+        """Begin `n` more iterations of a loader; read nothing."""
+        self.concurrent = [iter(self.loaders[name]) for _ in range(n)]
+
+    def newest(self):
+        """Return the first batch of the newest of these iterations."""
+        return np.asarray(next(self.concurrent[-1]))[:, :3].tolist()
 
     def finish(self):
         """Read the iterations of `iterate` to their ends; return the number of their other batches."""

@@ -84,6 +84,28 @@ def test_ranks_that_disagree_get_an_error_that_names_what_differs(differs, text)
         assert first.ask("epoch")["pids"]
 
 
+@pytest.mark.parametrize("kind", ["numpy", "rows", "scalar", "torch", "StringList", "text"])
+def test_ranks_that_have_divided_their_dataset_get_an_error(kind):
+    if kind in ("torch", "StringList"):
+        pytest.importorskip({"torch": "torch", "StringList": "pyarrow"}[kind])
+    with ranks(1, dataset="Holding", data={"n": 64, "kind": kind, "values": [*range(0, 4000, 2)]}) as (first,):
+        first.ask("batch")
+        with Rank() as second:
+            data = {"n": 64, "kind": kind, "values": [*range(1, 4001, 2)]}
+            second.ask("make", pool=first.name, num_workers=2, dataset="Holding", data=data)
+            answer = second.ask("epoch")
+        assert answer["error"] == "ValueError" and "dataset.held is " in answer["text"]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("partial", "args[0]"), ("method", "factor")])
+def test_ranks_whose_functions_have_other_arguments_get_an_error(kind, name):
+    with ranks(1, scale=[kind, 2]) as (first,), Rank() as second:
+        first.ask("batch")
+        second.ask("make", pool=first.name, num_workers=2, scale=[kind, 3])
+        answer = second.ask("epoch")
+        assert answer["error"] == "ValueError" and f"collate_fn.{name} is 3 here and 2 there" in answer["text"]
+
+
 def test_values_that_are_not_equal_to_themselves_do_not_differ():
     with ranks(2, data={"n": 64, "root": float("nan")}) as started:
         assert all("error" not in rank.ask("epoch") for rank in started)
@@ -91,6 +113,8 @@ def test_values_that_are_not_equal_to_themselves_do_not_differ():
 
 OWN_CLASSES = """
 import enum
+import pathlib
+import sys
 from slipring import Loader, Workers
 
 class Split(str, enum.Enum):
@@ -102,6 +126,7 @@ class Rows(list):
         self.split, self.splits = Split.TRAIN, [Split.TRAIN]
 
 if __name__ == "__main__":
+    sys.path.insert(0, pathlib.Path("libraries"))
     with Loader(Rows(8), num_workers=1, workers=Workers(pool="test-own-classes")) as loader:
         print(len(list(loader)))
 """
@@ -125,6 +150,13 @@ def test_a_dataset_that_the_pool_cannot_load_is_an_error_with_the_traceback_in_e
             assert "in __setstate__" in answer["text"] and "cannot be loaded" in answer["text"]
             with pytest.raises(NoJob, match="has no segment of slipring's open"):  # although the loader lives
                 attach(rank.pid)
+
+
+def test_a_dataset_that_kills_the_pool_is_an_error_at_the_first_attempt(tmp_path):
+    with ranks(1, dataset="Deadly", data={"n": 8, "root": str(tmp_path / "attempts")}) as (rank,):
+        answer = rank.ask("epoch")
+        assert answer["error"] == "WorkerDied" and "has died, and its workers with it" in answer["text"]
+    assert len((tmp_path / "attempts").read_text()) == 1
 
 
 def test_a_dataset_that_cannot_be_pickled_is_named():

@@ -212,6 +212,24 @@ def test_a_rank_waits_until_others_give_memory_back(crowded):
     assert rows_of(batches_until_the_end(second))
 
 
+def test_workers_that_wait_for_the_memory_of_a_rank_that_pauses_serve_the_others():
+    data = {"n": 64, "size": 64 * 1024}
+    options = {"dataset": "Late", "data": data, "memory": 16 * MIB, "prefetch_factor": 4, "shuffle": False}
+    with ranks(2, **options) as (paused, other):
+        seen = [paused.ask("batch"), paused.ask("batch")]
+        until(lambda: paused.ask("usage")["short"] == 2, "all workers wait for memory")
+        assert "error" not in other.ask("batch")
+        assert paused.ask("usage")["unfinished"]
+        seen += batches_until_the_end(paused)
+        paused.ask("close")
+        assert len(list(batches_until_the_end(other))) == 15
+        assert rows_of(seen) == list(range(64))
+        with Rank() as alone:
+            alone.ask("make", num_workers=2, **{**options, "memory": None, "seed": 0})
+            own = list(batches_until_the_end(alone))
+        assert [row[:2] for batch in seen for row in batch] == [row[:2] for batch in own for row in batch]
+
+
 @pytest.mark.slow
 def test_a_rank_that_nobody_gives_memory_gets_an_error_after_a_while(crowded):
     first, _, third = crowded

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from tests.pool.rank import parent_of, ranks, wait_gone
-from tests.support.processes import alive, until
+from tests.support.processes import alive, sleeps_in_futex, until, waits
 
 pytestmark = pytest.mark.fault
 BEGINNING_S = 1.0  # in which a rank starts a pool, or joins it
@@ -105,6 +105,15 @@ def test_if_the_pool_dies_each_rank_gets_an_error_and_the_next_epoch_begins_anot
             assert found and not workers & set(found)
 
 
+def test_a_sample_that_kills_its_workers_does_not_keep_the_machine_busy_while_the_loop_is_in_a_step(tmp_path):
+    (deaths := tmp_path / "deaths").touch()
+    with ranks(1, dataset="Poisoned", data={"n": 64, "root": str(deaths)}, shuffle=False) as (rank,):
+        rank.ask("batch")
+        times = until(lambda: len(found := deaths.read_text().split()) >= 6 and found, "six deaths of two workers")
+        assert float(times[5]) - float(times[0]) > 0.5  # one of them is the third worker with its number
+        assert error_of(rank)["error"] == "WorkerDied"
+
+
 def test_a_stopped_rank_delays_no_other():
     with ranks(2, data={"n": 200}) as (stopped, other):
         stopped.ask("batch")
@@ -126,6 +135,24 @@ def test_a_stopped_worker_stops_neither_the_pool_nor_a_loader():
         os.kill(stopped, signal.SIGCONT)
         assert first.ask("finish") == 15 * MESSAGES
         until(lambda: second.ask("epoch")["pids"] == pids, "an epoch of both workers")
+
+
+def test_a_worker_that_has_read_all_that_its_socket_held_is_woken_for_the_rest(tmp_path):
+    os.mkfifo(gate := tmp_path / "gate")
+    with ranks(1, num_workers=1) as (rank,):
+        rank.ask("epoch")
+        rank.ask("make", name="gated", pool=rank.name, num_workers=1, data={"n": 8, "gate": str(gate), "gated": 7})
+        worker = maker_of(rank.ask("batch", name="gated"))  # it has both datasets
+        until(lambda: waits(worker), "the worker is at the gate")
+        rank.ask("begin_others", n=400)
+        pool = parent_of(worker)
+        until(lambda: waits(pool), "the pool has sent what the socket takes")
+        os.kill(pool, signal.SIGSTOP)
+        with open(gate, "wb"):
+            pass
+        until(lambda: sleeps_in_futex(worker), "the worker has read its messages")
+        os.kill(pool, signal.SIGCONT)
+        assert maker_of(rank.ask("newest")) == worker
 
 
 def test_a_loader_that_goes_while_a_worker_is_busy_costs_no_worker(tmp_path):

@@ -18,7 +18,9 @@ def epochs_of_own_loaders(n, **options):
     return found
 
 
-@pytest.mark.parametrize("kind", [{}, {"torch": True}, {"persistent_workers": False, "drop_last": True}])
+@pytest.mark.parametrize(
+    "kind", [{}, {"torch": True}, {"rng": "sample"}, {"persistent_workers": False, "drop_last": True}]
+)
 def test_each_rank_gets_the_bytes_and_states_of_a_loader_of_its_own(kind):
     own = epochs_of_own_loaders(2, **kind)
     with ranks(2, **kind) as started:

@@ -81,6 +81,13 @@ def test_a_function_that_cannot_make_the_dataset_is_an_error_in_all_ranks(tmp_pa
         assert second["text"] == f"share=: rank 0 has raised {first['error']}: {first['text']}"
 
 
+def test_an_exception_with_a_very_long_text_reaches_the_ranks_that_wait_for_the_dataset(tmp_path):
+    with Job(tmp_path, "refused", ranks=2, options=[{"factory": "broken at length"}] * 2) as job:
+        first, second = job.results()
+    assert (first["error"], first["text"]) == ("OSError", "x" * 1_000_000)
+    assert second["text"].startswith("share=: rank 0 has raised OSError: xxx")
+
+
 def test_a_sampler_that_needs_the_samples_is_an_error_in_all_ranks_if_only_one_has_them(tmp_path):
     with Job(tmp_path, "refused", ranks=2, options=[{"factory": "weighted"}] * 2) as job:
         first, second = job.results()

@@ -47,6 +47,12 @@ def test_ranks_without_a_dataset_get_the_same_as_the_one_that_makes_it(tmp_path,
     assert [result["made"] for result in results[1]] == [1, 0, 0]
 
 
+def test_a_loader_that_follows_a_shared_one_in_a_pool_is_the_same_in_all_ranks(tmp_path):
+    with Job(tmp_path, "pooled", ranks=2, pool=f"test-{uuid.uuid4().hex}") as job:
+        shared, own = agreed(job.results(), "shared", "own")
+    assert len(shared) == 15 and [i for batch in own for i in batch] == [*range(20)]
+
+
 @pytest.mark.parametrize("kind", ["rows", "numbers", "chunks"])
 def test_an_epoch_that_all_ranks_leave_early_is_followed_by_the_next(tmp_path, kind):
     with Job(tmp_path, "passes", kind=kind, stop=4, epochs=3, **PERSISTENT) as job:

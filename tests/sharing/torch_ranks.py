@@ -374,8 +374,8 @@ def listed(rank, share, **options):
 
 
 class Broken(Rows):
-    def __init__(self, n):
-        raise OSError("no such folder")
+    def __init__(self, n, text="no such folder"):
+        raise OSError(text)
 
 
 class Divided(Numbers):
@@ -388,6 +388,7 @@ class Divided(Numbers):
 FACTORIES = {
     "rows": Rows,
     "broken": partial(Broken, N),
+    "broken at length": partial(Broken, N, "x" * 1_000_000),
     "weighted": Rows,
     "pipe": lambda: IterableWrapper(range(N)),
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -480,6 +481,17 @@ def meshes(rank, share, shape=(2, 2), names=("dp", "tp"), part=("tp",), **option
             seen.append((digest(batch), sorted(batch["i"].tolist())))
             workers = len(worker_pids_of(loader))
         say(number=number, seen=seen, workers=workers)
+
+
+def pooled(rank, share, pool):
+    """Share a stream whose batches a pool makes; then each rank reads with a loader of its own in the pool."""
+    options = {"num_workers": 2, "workers": Workers(pool=pool)}
+    with of_kind("rows", share=share, multiprocessing_context=None, **options) as loader:
+        say(shared=[digest(batch) for batch in loader])
+        dist.barrier()  # the pool has the lead's loader until all have begun the next one
+        with DataLoader(Rows(20), 4, **options) as own:
+            say(own=[batch["i"].tolist() for batch in own])
+            dist.barrier()
 
 
 def machines(rank, share, **options):

@@ -26,6 +26,7 @@ from slipring._core.passes.sharing import Lead, Reader
 from slipring._core.passes.source import rank_stride, rank_that_draws
 from slipring._core.workers.fetch import batch_maker, load_ended, own_method
 from slipring._core.workers.job import Job
+from slipring._core.workers.pool_client import address_of
 from slipring._core.workers.stateful import is_stateful
 from slipring.options import OF_WORKERS, LoaderOptions, TorchOptions, Workers
 from slipring.torch import private, remote, share
@@ -186,6 +187,8 @@ class TorchFrontend(Frontend):
 
     def _engine_for(self, options: Any, job: Any, live_on: bool) -> tuple[Any, Any]:
         if isinstance(self._sharing, Reader):
+            if options.workers.pool is not None:  # also here, the loader has a number, as in the lead
+                self._engines.number.of(address_of(options.workers.pool))
             return self._sharing.begin(), _keep
         return super()._engine_for(options, job, live_on)
 

@@ -20,6 +20,8 @@ from slipring.torch.generators import generator_of, samplers_of
 from slipring.torch.order import source_of
 from slipring.torch.placeholder import facts_of, is_factory, placeholder
 
+LONGEST_TEXT = 10_000  # characters of another rank's exception: a message has a limit
+
 
 @contextlib.contextmanager
 def joining(loader, dataset, *samplers):
@@ -132,7 +134,7 @@ class _Meeting:
 
 
 def _text(error):
-    return None if error is None else f"{type(error).__name__}: {error}"
+    return None if error is None else f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
 
 
 def _raised(rank, text):

@@ -251,6 +251,7 @@ cdef extern from "ring.h" nogil:
     int sr_use_wake_file(sr_ring *ring, int fd)
     uint32_t sr_wake_count(const sr_ring *ring, uint32_t participant)
     int sr_wake_worker(sr_ring *ring, uint32_t participant)
+    bint sr_is_starving(const sr_ring *ring)
     int sr_claim_any(sr_served *served, uint32_t n, uint32_t participant, uint32_t seen, uint32_t *which,
                      uint32_t *slot, uint32_t *range, uint64_t *gen)
     int sr_publish(sr_ring *ring, uint32_t participant, uint32_t slot, uint64_t gen, const sr_result *result,

@@ -60,6 +60,8 @@ cdef class Segment:
     # Called, if not None, when the segment's budget does not suffice: (bytes that the slot needs, bytes more, bytes
     # left). It returns when there may be more, or raises an exception.
     cdef public object ask_for_memory
+    # Called, if not None, before each wait for memory: it may raise an exception, so that the batch is not made now.
+    cdef public object before_wait
     cdef int own_number  # queue mode: this process's participant number, -1: none yet
     cdef int made(self) except -1
     cdef int usable(self) except -1

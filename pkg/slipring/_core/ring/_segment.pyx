@@ -790,6 +790,12 @@ cdef class Segment:
         self.made()
         check(c.sr_wake_worker(self.ptr, participant))
 
+    @property
+    def is_starving(self):
+        """bool: whether the consumer waits for a batch that no worker has begun."""
+        self.made()
+        return c.sr_is_starving(self.ptr)
+
     cdef int claim_slot(self, uint32_t participant, uint64_t deadline, uint32_t *slot, uint64_t *gen) except -1:
         """Queue mode: claim a free slot; wait until a time of `clock` (0: do not wait). Return 0 if there is none."""
         cdef int rc = c.sr_claim_free(self.ptr, participant, 0, slot, gen)
@@ -825,6 +831,8 @@ cdef class Segment:
         cdef int rc
         try:
             while True:
+                if self.before_wait is not None:
+                    self.before_wait()
                 with nogil:
                     rc = c.sr_wait_memory(self.ptr, participant, slot, why, &waited)
                 if rc == -EINTR:

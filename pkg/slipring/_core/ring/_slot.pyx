@@ -267,6 +267,11 @@ cdef class SlotWriter(WriteTarget):
         cdef SlotPin pin = self.pin
         return pin is not None and Py_REFCNT(pin) > 2  # one reference is this function's, one this writer's
 
+    @property
+    def is_pinned(self):
+        """bool: see `is_kept`."""
+        return self.is_kept()
+
     cdef uint64_t limit(self) noexcept:
         return self.ring.committed(self.slot)
 

@@ -47,7 +47,7 @@ class NodePool(WorkerPool):
             try:
                 self.link.channel.send("serve", self.ring, rest_of(self.job), base_seed)
             except EOFError:
-                raise self._pool_died() from None
+                raise self.link.died() from None
 
     def _is_over(self):
         try:
@@ -61,7 +61,7 @@ class NodePool(WorkerPool):
             while self.link is not None and (message := self.link.message()) is not None:
                 self._hear(*message)
         except EOFError:
-            raise self._pool_died() from None
+            raise self.link.died() from None
 
     def _hear(self, what, *said):
         if what == "died":
@@ -80,17 +80,6 @@ class NodePool(WorkerPool):
             indices=asked,
         )
         self.restarts.allow(number, serving, in_flight, error)
-
-    def _pool_died(self):
-        return WorkerDied(
-            f"the process of pool={self.name!r} (pid {self.link.pid}) has died, and its workers with it. Likely cause: "
-            "the kernel's OOM killer (see dmesg), a kill -9, or a failure whose traceback is on stderr. The next "
-            "iteration starts another pool.",
-            worker=-1,
-            pid=self.link.pid,
-            exitcode=None,
-            indices=[],
-        )
 
     def _begin(self, number):
         """Do nothing: the pool's own process starts its workers."""

@@ -4,21 +4,26 @@ import contextlib
 import functools
 import hashlib
 import json
+import math
 import os
 import platform
 import socket
 import subprocess
 import sys
+import types
 from multiprocessing import spawn
+
+import numpy as np
 
 from slipring._core.ring import process
 from slipring._core.ring._fd import Descriptor, Poll
 from slipring._core.workers.channel import Channel
 from slipring._core.workers.pickling import SharedPickle
 from slipring._core.workers.process_pool import pickling_error
+from slipring._core.workers.stateful import attempt
 from slipring._core.workers.worker_main import PARTS, parts_of
 from slipring._version import __version__
-from slipring.errors import SlipringError, shown
+from slipring.errors import SlipringError, WorkerDied, shown
 
 ATTEMPTS = 20  # to reach the pool; each one fails only if the pool of that moment has just ended, or just begins
 JOB = (  # variables that tell a job's processes on one machine from those of other jobs and of the job's last start
@@ -26,7 +31,12 @@ JOB = (  # variables that tell a job's processes on one machine from those of ot
     *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "PMIX_NAMESPACE"),
 )
 UNKNOWN = object()  # a value that is not compared
-SAMPLED = 1000  # about as many items of a list are compared
+SAMPLED = 1000  # about as many items of a list, an array or a text are compared
+ROWS = 30  # and in so many rows of an array
+LISTS = (
+    *(("builtins", "list"), ("builtins", "tuple")),
+    *(("numpy", "ndarray"), ("torch", "Tensor"), ("pyarrow", "Array"), ("slipring.strings", "StringList")),
+)
 STARTER = (
     "import json, sys\n"
     "given = json.load(sys.stdin)\n"
@@ -53,37 +63,70 @@ def address_of(name):
 
 def described(job):
     """Return what the loaders of a number must agree on: a dict of names and plain values."""
-    dataset, *functions = parts_of(job)
-    dataset = dataset if job.rank_stride is None else dataset.dataset
     said = {}
-    for name, part in zip(PARTS, (dataset, *functions), strict=True):
+    for name, part in zip(PARTS, parts_of(job), strict=True):
         said[name] = _kind(part)
-        given = part.keywords if isinstance(part, functools.partial) else getattr(part, "__dict__", {})
+        given = _attributes(part)
         plain = {f"{name}.{attribute}": _plain(given[attribute]) for attribute in sorted(given)}
         said.update({attribute: value for attribute, value in plain.items() if value is not UNKNOWN})
     with contextlib.suppress(Exception):  # users' code; not every dataset has a length
-        said["len(dataset)"] = len(dataset)
+        said["len(dataset)"] = len(job.dataset)
     said["num_workers"], said["memory"] = job.num_workers, job.options.workers.memory
     said["the version of slipring"], said["the version of Python"] = __version__, platform.python_version()
     return said
+
+
+def _attributes(part):
+    """Return {name: value} of what a dataset or a function works with: its attributes, or the arguments of a partial.
+
+    Those of a method are its object's.
+    """
+    if isinstance(part, functools.partial):
+        return {"func": _kind(part.func), **{f"args[{n}]": each for n, each in enumerate(part.args)}, **part.keywords}
+    return getattr(part.__self__ if isinstance(part, types.MethodType) else part, "__dict__", {})
 
 
 def _plain(value, depth=3):
     """Return a value as one that any process can unpickle; of a long one its length and a digest. Or `UNKNOWN`."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None:
         return None
     for kind in (bool, int, float, str, bytes):
-        if isinstance(value, kind):  # not always of that very class, such as members of an Enum; and NaN is not itself
-            return value if type(value) is kind and value == value else kind.__repr__(value)
-    if not isinstance(value, (list, tuple)) or depth == 1:
+        if not isinstance(value, kind):
+            continue
+        if kind in (str, bytes) and len(value) > SAMPLED:
+            return _digest(f"{len(value)} {'characters' if kind is str else 'bytes'}", kind.__repr__(_sample(value)))
+        # It is not always of that very class, such as a member of an Enum; and NaN is not itself.
+        return value if type(value) is kind and value == value else kind.__repr__(value)
+    found, error = (None, None) if depth == 1 else attempt(_items, value)
+    if found is None or error is not None:  # a sparse tensor, for example, has no sequence of items
         return UNKNOWN
-    items = [_plain(item, depth - 1) for item in value[:: len(value) // SAMPLED + 1]]
-    if UNKNOWN in items:
-        return UNKNOWN
-    digest = hashlib.blake2b(repr(items).encode(errors="surrogatepass"), digest_size=4).hexdigest()
-    return f"{len(value)} items (digest {digest})"
+    items = [_plain(item, depth - 1) for item in found[1]]
+    return UNKNOWN if UNKNOWN in items else _digest(f"{found[0]} items", repr(items))
+
+
+def _items(value):
+    """Return (length, sample) of a list or an array; None for other values."""
+    kinds = (getattr(sys.modules.get(module), name, ()) for module, name in LISTS)
+    if not any(isinstance(value, kind) for kind in kinds):  # a class that the program has not imported is ()
+        return None
+    n = len(value) if getattr(value, "ndim", 1) == 1 else math.prod(value.shape)
+    if n != 0 and getattr(value, "ndim", 1) != 1:  # reshape may copy, so not all rows
+        value = (value[:: len(value) // ROWS + 1] if value.ndim else value).reshape(-1)
+    sample = _sample(value)
+    return n, sample.tolist() if hasattr(sample, "tolist") else list(sample)
+
+
+def _sample(values):
+    """Return about `SAMPLED` evenly spread items of a sequence, as one of the same class."""
+    return values[:: len(values) // SAMPLED + 1]
+
+
+def _digest(length, text):
+    return f"{length} (digest {hashlib.blake2b(text.encode(errors='surrogatepass'), digest_size=4).hexdigest()})"
 
 
 def _kind(thing):
@@ -103,14 +146,17 @@ class Link:
                 "iterates a loader needs one without pool="
             )
         self.name, self.description = name, described(job)
-        self.poll = self.pidfd = None
+        self.poll = self.pidfd = self.pid = None
         for _ in range(ATTEMPTS):
             self.channel = self._connected(address)
             try:
                 self._greet(number, job)
                 return
-            except EOFError:  # the pool's last loader has just gone
+            except EOFError:
                 self.close()
+                if self.pid is not None:  # it was loading this process's dataset: the next pool may die of it, too
+                    raise self.died() from None
+                # Its last loader has just gone, or it died while it was loading another process's dataset.
             except BaseException:
                 self.close()
                 raise
@@ -146,6 +192,7 @@ class Link:
         self.channel.send("hello", number, self.description, os.sched_getaffinity(0), expected)
         what, *said = self.channel.receive()
         if what == "bring":
+            (self.pid,) = said
             self._bring(job)
             what, *said = self.channel.receive()
         if what == "differs":
@@ -185,6 +232,18 @@ class Link:
             "other loaders a pool with another name"
         )
 
+    def died(self):
+        """Return the exception for a pool whose process has died."""
+        return WorkerDied(
+            f"the process of pool={self.name!r} (pid {self.pid}) has died, and its workers with it. Likely cause: the "
+            "kernel's OOM killer (see dmesg), a kill -9, or a failure whose traceback is on stderr. The next iteration "
+            "starts another pool.",
+            worker=-1,
+            pid=self.pid,
+            exitcode=None,
+            indices=[],
+        )
+
     def message(self, seconds=0.0):
         """Return the next message that arrives within that time; None: there is none. EOFError: the pool has died."""
         if not self.channel.has_message(seconds):
@@ -201,7 +260,8 @@ class Link:
 
 def _start(name, address):
     """Start the pool, or find that another process has just done so."""
-    given = {"path": sys.path, "address": address.hex()}
+    # As for imports, entries that are no text (such as Path objects) do not count.
+    given = {"path": [entry for entry in sys.path if isinstance(entry, str)], "address": address.hex()}
     command = [spawn.get_executable(), *subprocess._args_from_interpreter_flags(), "-c", STARTER]
     # A session of its own: neither Ctrl-C nor the end of a rank's process group reaches the pool.
     made = subprocess.run(command, input=json.dumps(given).encode(), start_new_session=True, check=False)

@@ -1,6 +1,7 @@
 """What the process of a pool knows about the loaders that it serves, and about its workers."""
 
 import os
+import time
 
 
 class Source:
@@ -41,4 +42,5 @@ class PooledWorker:
     def __init__(self, number, process, channel, sources):
         self.number, self.process, self.channel, self.sources = number, process, channel, sources
         self.pidfd = os.pidfd_open(process.pid)
+        self.began = time.monotonic()
         self.leaves = False

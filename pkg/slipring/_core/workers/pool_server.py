@@ -36,6 +36,7 @@ DIVIDE_S = 0.05  # how often segments are checked that must give memory to other
 REVIEW_S = 1.0  # how often the budget is divided again, because the size of batches has changed
 PATIENCE_S = 20.0  # for them to do so: their loops may wait for one that has none
 GRACE_S = 5.0  # for the workers to end when the last loader has gone
+RESTART_S = 0.5  # between two starts of a worker: a sample that kills its workers must not keep the machine busy
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -50,6 +51,7 @@ class PoolServer:
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener, selectors.EVENT_READ, self._accept)
         self.members, self.sources, self.workers = {}, {}, {}  # by key, by the loaders' number, by number
+        self.restarts = {}  # number of a worker that died soon after its start -> when to start the next one
         self.keys, self.serials = itertools.count(), itertools.count()
         self.prepared = False
         self.budget, self.divided = None, True  # divided: each loader has its part
@@ -60,7 +62,10 @@ class PoolServer:
         """Serve until the last loader has gone."""
         timeout = STARTER_S
         while self.members or timeout is not None:
-            events = self.selector.select(timeout)
+            waits = [] if timeout is None else [timeout]
+            waits += [max(0.0, at - time.monotonic()) for at in self.restarts.values()]
+            events = self.selector.select(min(waits, default=None))
+            self._restart()
             if not (events and self.divided):
                 self._divide()
             if not events and not self.members:
@@ -189,7 +194,7 @@ class PoolServer:
     def _ask(self, source):
         """Ask a loader for the dataset."""
         source.bringer = min(source.members, key=lambda member: member.key)
-        self._send(source.bringer, "bring")
+        self._send(source.bringer, "bring", this_process.pid())
 
     def _prepare(self, member, data):
         """Make this process import what the loader's process could: its paths, folder and main module."""
@@ -217,7 +222,7 @@ class PoolServer:
         for number in range(member.num_workers):
             if number in self.workers:
                 self._attach(self.workers[number], member)
-            else:
+            elif number not in self.restarts:
                 self._start(number)
         self._widen()
 
@@ -343,6 +348,9 @@ class PoolServer:
     def _order(self, worker, *message):
         """Send a message to a worker and, if it waits for a task, make it read its messages."""
         self._send(worker, *message)
+        self._wake(worker)
+
+    def _wake(self, worker):
         for member in self.members.values():
             if member.ring is not None and worker.number + 1 < member.ring.n_participants:
                 member.ring.wake_worker(worker.number + 1)  # all segments have the same wake word
@@ -357,7 +365,10 @@ class PoolServer:
 
     def _listen(self, worker):
         try:
+            was_full = bool(worker.channel.unsent)
             message = self._next_message(worker.channel)
+            if was_full:
+                self._wake(worker)  # it may have read all earlier messages and sleep
         except (EOFError, OSError):
             self.selector.unregister(worker.channel)  # its pidfd tells the rest
             return
@@ -387,11 +398,18 @@ class PoolServer:
         os.close(worker.pidfd)
         process.close()
         del self.workers[number]
-        if any(
-            member.ring is not None and not member.stopping and number < member.num_workers
-            for member in self.members.values()
-        ):
-            self._start(number)
+        self.restarts[number] = 0.0 if worker.leaves else worker.began + RESTART_S
+        self._restart()
+
+    def _restart(self):
+        """Start the workers whose time has come, if they are still needed."""
+        for number in [number for number, at in self.restarts.items() if time.monotonic() >= at]:
+            del self.restarts[number]
+            if any(
+                member.ring is not None and not member.stopping and number < member.num_workers
+                for member in self.members.values()
+            ):
+                self._start(number)
 
     def _release(self, worker, member, exitcode):
         participant = worker.number + 1

@@ -7,6 +7,7 @@ import os
 import signal
 from functools import partial
 
+from slipring._core.codec._encode import Encoder
 from slipring._core.ring._ring import ServedRings
 from slipring._core.ring.sample_marks import count_process_in
 from slipring._core.ring.text import budget_refused
@@ -42,6 +43,10 @@ def pool_worker_main(parent, number, channel, sources, wake_fd, forget):
     PoolWorker(number, channel, dict(sources), wake_fd).run()
 
 
+class GiveWay(BaseException):
+    """A batch that waits for memory is not made now, because another loader needs the worker."""
+
+
 class PoolWorker:
     """The loop of a pool's worker. It takes the task of the loader that would run dry first."""
 
@@ -71,8 +76,30 @@ class PoolWorker:
         worker, work = self.tasks[ring]
         set_worker_info(worker.info, whole_process=True)
         count_process_in(ring)
-        work(writer)
-        self.heap.record_batch(writer.used)
+        # A range's memory could not be used again, because other workers may have allocated more of the slot.
+        ring.before_wait = partial(self._give_way, ring) if writer.range is None else None
+        try:
+            work(writer)
+        except GiveWay:
+            pass  # its traceback refers to the batch, so first leave this block
+        else:
+            self.heap.record_batch(writer.used)
+            return
+        worker.encoder = Encoder()
+        if writer.is_pinned:  # the worker's own code keeps an array in the slot, which no other batch may get
+            writer.rewind()
+            ring.before_wait = None
+            work(writer)
+            return
+        # As after a death, the task is open again. This worker takes it back when no other loader needs it.
+        ring.recover(worker.participant, thread=True)
+        ring.serve(worker.participant)
+
+    def _give_way(self, ring):
+        """Raise `GiveWay` if a loader would wait for this worker while it waits for the memory of another one."""
+        others = (each for each in self.rings.values() if each is not ring)
+        if self.backlog or self.channel.has_message() or any(each.is_starving for each in others):
+            raise GiveWay
 
     def _obey(self, waits):
         """Handle the messages of the pool's process; return whether to go on. `waits`: wait for the first one."""
