@@ -96,16 +96,18 @@ def test_a_hung_sample_and_a_stopped_job_are_seen(capsys, tmp_path):
     assert "stopped: " in next(line for line in out.splitlines() if line.startswith("consumer"))
 
 
-def test_a_worker_that_was_killed_is_seen_to_be_dead(capsys):
-    with watched("held", num_workers=2) as program:
+# A stopped consumer does not reap its worker, but a fork server does.
+@pytest.mark.parametrize(("method", "left", "mark"), [("fork", "Z", "dead: "), ("forkserver", "", "gone: ")])
+def test_a_worker_that_was_killed_is_seen_to_be_dead(capsys, method, left, mark):
+    with watched("held", num_workers=2, start_method=method) as program:
         os.kill(program.pid, signal.SIGSTOP)  # so that it does not handle the death
         until(lambda: state(program.pid) == "T", "it has stopped")
         victim = program.told["workers"][1]
         os.kill(victim, signal.SIGKILL)
-        until(lambda: state(victim) == "Z", "it is dead")
+        until(lambda: state(victim) == left, "it is dead")
         out = frame(capsys, program.pid)
         os.kill(program.pid, signal.SIGCONT)
-    assert "dead: " in next(line for line in out.splitlines() if line.startswith("worker 1"))
+    assert mark in next(line for line in out.splitlines() if line.startswith("worker 1"))
 
 
 def test_without_a_pid_the_only_job_is_taken_and_of_several_one_must_be_chosen(capsys, monkeypatch):

@@ -138,22 +138,18 @@ if __name__ == "__main__":
 
 
 RANK = """
-import multiprocessing, multiprocessing.util, signal, sys, threading
+import multiprocessing, multiprocessing.util, signal, sys
 from slipring import Loader, Workers
-
-ending = threading.Event()
 
 def rank(workers):
     global iterator
     signal.signal(signal.SIGTERM, lambda *_: None)
     iterator = iter(Loader(range(1000), 4, num_workers=2, workers=Workers(start_method=workers)))
     next(iterator)
-    if workers == "thread":  # it iterates when multiprocessing has called its finalizers
-        multiprocessing.util.Finalize(None, ending.set, exitpriority=-1)
-        threading.Thread(target=iterate).start()
+    if workers == "thread":  # multiprocessing calls this after the loader's finalizer
+        multiprocessing.util.Finalize(None, iterate, exitpriority=-1)
 
 def iterate():
-    ending.wait()
     print(len(list(iterator)), flush=True)
 
 if __name__ == "__main__":

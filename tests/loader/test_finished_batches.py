@@ -50,6 +50,7 @@ def unchanged(batch):
     return batch
 
 
+@pytest.mark.usefixtures("forked")
 @kinds("inline", "one fork", "one thread", "ranges")
 @pytest.mark.parametrize("what", FINISHED)
 def test_a_finished_batch_is_not_taken_for_samples(what, kind):
@@ -67,6 +68,7 @@ def test_a_collate_fn_gets_a_finished_batch_unchanged(what, kind):
     assert batches == [[type(batch), repr(batch)] for batch in expected]
 
 
+@pytest.mark.usefixtures("forked")
 @kinds("inline", "one fork", "ranges")
 def test_a_tuple_of_a_batchs_parts_is_not_taken_for_samples(kind):
     pair = Finished(lambda indices: (np.array(indices), np.array(indices)))

@@ -124,6 +124,7 @@ def test_the_workers_of_a_second_iterator_go_with_it():
         assert len(numbers(first)) == 19
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_loader_inside_a_dataset_has_slots_and_generators_of_its_own():
     def sample(i):
         out = slipring.empty(2)

@@ -39,6 +39,7 @@ KINDS = {
 }
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_those_of_a_worker(kind):
     def batches(num_workers):

@@ -37,7 +37,11 @@ class Key:
         return Key, (self.number,)
 
 
-NUMBERS = Made(lambda index: getattr(index, "number", index), N)
+def number_of(index):
+    return getattr(index, "number", index)
+
+
+NUMBERS = Made(number_of, N)
 
 
 class Lists:

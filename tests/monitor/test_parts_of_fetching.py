@@ -82,6 +82,7 @@ def test_a_part_that_a_list_does_not_have_takes_no_time():
     assert "augment" not in str(report) and "your code" not in str(report)
 
 
+@pytest.mark.usefixtures("forked")
 def test_images_that_a_users_function_reads_are_not_counted_twice():
     inner = Photos(*OPERATIONS, sleeps)
 

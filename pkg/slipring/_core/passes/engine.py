@@ -250,8 +250,9 @@ _finalizer = None  # of this process
 def _end_before_join():
     """Register a finalizer with multiprocessing that ends worker processes.
 
-    A process that multiprocessing started calls no `atexit`: it sends SIGTERM to its daemons and joins them without a
-    limit. Workers ignore that signal if the program handles it. A finalizer with a priority of 0 or more runs earlier.
+    At the end of a process that multiprocessing started, it sends SIGTERM to its daemons and joins them without a
+    limit, and older Pythons call no `atexit` there. Workers ignore that signal if the program handles it. A finalizer
+    with a priority of 0 or more runs earlier.
     """
     global _finalizer
     if _finalizer is None or not _finalizer.still_active():  # a started process forgets its parent's
