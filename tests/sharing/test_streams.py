@@ -140,7 +140,7 @@ def test_two_iterators_of_one_loader_share_at_the_same_time(tmp_path):
 
 def test_ranks_that_only_read_reserve_no_part_of_a_pools_memory(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    with Job(tmp_path, "pooled", pool=f"test-{uuid.uuid4().hex}", memory="64MB") as job:
+    with Job(tmp_path, "budgeted", pool=f"test-{uuid.uuid4().hex}", memory="64MB") as job:
         results = job.results()
     assert agreed(results, "seen") == [[*range(at, at + 4)] for at in range(0, 60, 4)]
     assert results[0]["budget"] > 30e6, "one half is for the lead, and the other for one more loader"

@@ -500,7 +500,7 @@ def machines(rank, share, **options):
     passes(rank, share, **options)
 
 
-def pooled(rank, share, **workers):
+def budgeted(rank, share, **workers):
     """Read an epoch that a pool's workers make; say which memory the pool allows the lead's segment."""
     data = torch.utils.data.TensorDataset(torch.arange(N))
     with DataLoader(data, 4, num_workers=1, share=share, workers=Workers(**workers)) as loader:
@@ -569,7 +569,7 @@ SCENARIOS = {
     each.__name__: each
     for each in (
         *(passes, resumed, stepwise, refused, errors, interleaved, iterators, meshes, machines, strangers, pickled),
-        *(sliced, context_streams, doomed, forked, listed, pooled),
+        *(sliced, context_streams, doomed, forked, listed, pooled, budgeted),
     )
 }
 
