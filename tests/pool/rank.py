@@ -122,7 +122,8 @@ class Loaded:
 
 class Refused(Rows):
     def __setstate__(self, state):
-        raise LookupError("this dataset cannot be loaded")
+        errors = {"no file": FileNotFoundError, "no more": EOFError}
+        raise errors.get(state["root"], LookupError)("this dataset cannot be loaded")
 
 
 class Deadly(Rows):

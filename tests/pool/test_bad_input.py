@@ -140,8 +140,9 @@ def test_attributes_of_the_main_modules_classes_are_compared(tmp_path):
     assert (done.returncode, done.stdout) == (0, "8\n"), done.stderr
 
 
-def test_a_dataset_that_the_pool_cannot_load_is_an_error_with_the_traceback_in_each_rank():
-    with ranks(2, dataset="Refused") as started:
+@pytest.mark.parametrize("reason", ["other", "no file", "no more"])
+def test_a_dataset_that_the_pool_cannot_load_is_an_error_with_the_traceback_in_each_rank(reason):
+    with ranks(2, dataset="Refused", data={"n": 64, "root": reason}) as started:
         for rank in started:
             rank.begin("epoch")
         for rank in started:
@@ -165,6 +166,29 @@ def test_a_dataset_that_cannot_be_pickled_is_named():
     text = r"collate_fn \(function\) cannot be pickled, which Workers\(pool='test"
     with loader, pytest.raises((AttributeError, pickle.PicklingError), match=text):
         iter(loader)
+
+
+LIMITED = """
+import resource
+from slipring import Loader, Workers
+
+if __name__ == "__main__":
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Loader(range(40), num_workers=1, workers=Workers(pool="test-limited")) as loader:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+        iterations = [iter(loader)]  # it starts the pool
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        iterations += [iter(loader) for _ in range(40)]
+        print(sum(len(list(each)) for each in iterations))
+"""
+
+
+def test_a_pool_serves_more_loaders_than_the_soft_limit_of_open_files_of_its_first_rank_allows(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(LIMITED)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, path], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "1640\n"), done.stderr
 
 
 UNGUARDED = """

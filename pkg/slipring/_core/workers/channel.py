@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import errno
 import io
 import itertools
 import os
@@ -22,6 +23,10 @@ _arriving = threading.local()  # .fds: the descriptors of the message that this 
 def peer_of(sock):
     """Return (pid, user id, group id) of the process that connected to a Unix socket, or began to listen."""
     return struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+
+
+class Gone(EOFError):
+    """The other process has gone, or has closed its end: no error of the classes in a message."""
 
 
 class Channel:
@@ -62,7 +67,7 @@ class Channel:
         self.flush()
 
     def flush(self):
-        """Send as much of the earlier messages as the socket takes; EOFError: the other process has gone."""
+        """Send as much of the earlier messages as the socket takes; Gone: the other process has gone."""
         try:
             while self.unsent:
                 data, fds = self.unsent[0]
@@ -74,27 +79,29 @@ class Channel:
                     self.unsent[0] = [data[sent:], []]
         except BlockingIOError:
             pass
-        except ConnectionError as error:
-            raise EOFError("the other process has gone") from error
+        except OSError as error:
+            raise Gone("the other process has gone") from error
 
     def receive(self):
-        """Wait for a message and return it as a tuple; EOFError: the other process has gone, or closed its end."""
+        """Wait for a message and return it as a tuple; Gone: the other process has gone, or closed its end."""
         try:
             self._fill()
             if self._body is None:
                 length, n = HEADER.unpack(self._head)
                 while len(self._fds) < n:
-                    _, more, _, _ = socket.recv_fds(self.sock, 1, AT_ONCE, socket.MSG_CMSG_CLOEXEC)
-                    if not more:
-                        raise EOFError("the other process has gone")
+                    _, more, flags, _ = socket.recv_fds(self.sock, 1, AT_ONCE, socket.MSG_CMSG_CLOEXEC)
                     self._fds += more
+                    if flags & socket.MSG_CTRUNC:  # the kernel has dropped those for which this process has no number
+                        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                    if not more:
+                        raise Gone("the other process has gone")
                 self._body = bytearray(length)
                 self._missing = memoryview(self._body)
                 self._fill()
         except BlockingIOError:
             return None
         except ConnectionError as error:
-            raise EOFError("the other process has gone") from error
+            raise Gone("the other process has gone") from error
         data, _arriving.fds = self._body, self._fds
         self._expect_message()
         try:
@@ -111,7 +118,7 @@ class Channel:
         while self._missing:
             got = self.sock.recv_into(self._missing)
             if not got:
-                raise EOFError("the other process has gone")
+                raise Gone("the other process has gone")
             self._missing = self._missing[got:]
 
     def has_message(self, seconds=0.0):

@@ -17,7 +17,7 @@ import numpy as np
 
 from slipring._core.ring import process
 from slipring._core.ring._fd import Descriptor, Poll
-from slipring._core.workers.channel import Channel
+from slipring._core.workers.channel import Channel, Gone
 from slipring._core.workers.pickling import SharedPickle
 from slipring._core.workers.process_pool import pickling_error
 from slipring._core.workers.stateful import attempt
@@ -152,7 +152,7 @@ class Link:
             try:
                 self._greet(number, job)
                 return
-            except EOFError:
+            except Gone:
                 self.close()
                 if self.pid is not None:  # it was loading this process's dataset: the next pool may die of it, too
                     raise self.died() from None

@@ -10,6 +10,7 @@ import gc
 import itertools
 import multiprocessing
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -23,7 +24,7 @@ from slipring._core.ring import process as this_process
 from slipring._core.ring._ring import MAX_WORKERS, SERVING
 from slipring._core.ring.signals import no_collection
 from slipring._core.workers import pool_client
-from slipring._core.workers.channel import Channel, Duplicate
+from slipring._core.workers.channel import Channel, Duplicate, Gone
 from slipring._core.workers.deaths import manner
 from slipring._core.workers.pool_budget import Budget, BudgetPart
 from slipring._core.workers.pool_members import Member, PooledWorker, Source
@@ -35,6 +36,7 @@ STARTER_S = 60.0  # for the process that starts the pool to connect
 DIVIDE_S = 0.05  # how often segments are checked that must give memory to others
 REVIEW_S = 1.0  # how often the budget is divided again, because the size of batches has changed
 PATIENCE_S = 20.0  # for them to do so: their loops may wait for one that has none
+MOST_FILES = 1 << 16  # open ones at once: enough for 20000 loaders
 GRACE_S = 5.0  # for the workers to end when the last loader has gone
 RESTART_S = 0.5  # between two starts of a worker: a sample that kills its workers must not keep the machine busy
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -90,7 +92,7 @@ class PoolServer:
         try:
             member = Member(next(self.keys), channel, pid)
         except OSError as error:  # it has died already, or is of another PID namespace
-            with contextlib.suppress(EOFError, OSError):
+            with contextlib.suppress(Gone):
                 channel.send("refused", f"process {pid} cannot be watched (0: of another PID namespace): {error}")
             channel.close()
             return
@@ -101,7 +103,7 @@ class PoolServer:
     def _hear(self, member):
         try:
             message = self._next_message(member.channel)
-        except (EOFError, OSError):
+        except Gone:
             self._lose(member)
         except Exception as error:  # users' classes run when they are unpickled
             self._refuse(member, error)
@@ -128,7 +130,7 @@ class PoolServer:
 
     def _send(self, receiver, *message):
         """Send a message to a loader or a worker."""
-        with contextlib.suppress(EOFError, OSError):  # its process has ended: an event of its own follows
+        with contextlib.suppress(Gone):  # its process has ended: an event of its own follows
             receiver.channel.send(*message)
             self._await_socket(receiver.channel)
 
@@ -369,7 +371,7 @@ class PoolServer:
             message = self._next_message(worker.channel)
             if was_full:
                 self._wake(worker)  # it may have read all earlier messages and sleep
-        except (EOFError, OSError):
+        except Gone:
             self.selector.unregister(worker.channel)  # its pidfd tells the rest
             return
         if message is None:
@@ -452,6 +454,9 @@ def start(address):
     listener.listen(socket.SOMAXCONN)
     if os.fork():
         return
+    # This process has three descriptors or more for each loader, and each worker has one.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, MOST_FILES)), hard))
     for number in IGNORED:  # the loaders' processes handle them; the pool ends when these have gone
         signal.signal(number, lambda signum, frame: None)
     one_thread()
