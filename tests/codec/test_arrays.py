@@ -98,7 +98,8 @@ def test_large_arrays_arrive(trip):
 SCALARS = [
     np.float32(1.5), np.float64("nan"), np.float16(-0.0), np.longdouble("1e400"), np.int8(-5),
     np.uint64(2**64 - 1), np.bool_(True), np.complex64(1 + 2j), np.str_("ü"), np.bytes_(b"ab\0c"),
-    np.datetime64("2024-02-29T01:02:03"), np.timedelta64(5, "h"), np.datetime64("NaT"),
+    np.datetime64("2024-02-29T01:02:03"), np.timedelta64(5, "h"), np.datetime64("NaT", "s"),
+    np.array([-(2**63)]).view("M8")[0],  # NaT without a unit, which numpy 2.5 refuses to make from a text
     np.array((1, 2.5), [("a", "i4"), ("b", "f8")])[()], np.void(b"abc"),
 ]  # fmt: skip
 
@@ -107,7 +108,7 @@ SCALARS = [
 def test_numpy_scalars_stay_scalars_of_their_type(trip, sent):
     got = trip([sent])[0]
     assert type(got) is type(sent) and got.dtype == sent.dtype
-    assert np.asarray(got).tobytes() == np.asarray(sent).tobytes()
+    assert repr(got) == repr(sent)  # exact; the bytes of a longdouble's padding are arbitrary
 
 
 def test_a_memory_map_arrives_as_an_array(trip):
@@ -116,12 +117,16 @@ def test_a_memory_map_arrives_as_an_array(trip):
     assert type(got) is np.ndarray and got.tolist() == sent.tolist()
 
 
+class Metres(np.ndarray):
+    """A user's subclass without attributes."""
+
+
 @pytest.mark.parametrize(
     "sent",
     [
         np.ma.array([1, 2, 3], mask=[0, 1, 0], fill_value=9),
         np.rec.array([(1, 2.0), (3, 4.0)], dtype=[("a", "i4"), ("b", "f8")]),
-        np.char.array(["ab", "c"]),
+        np.arange(3).view(Metres),
     ],
     ids=lambda a: type(a).__name__,
 )

@@ -188,6 +188,7 @@ def test_a_cache_reports_hits_misses_and_that_it_is_full(judged):
     assert "its budget of 30,720 bytes is used up" in known.cache_full and known.cache_bytes >= 40 * 2400
 
 
+@pytest.mark.usefixtures("forked")
 def test_copies_to_the_device_and_the_loop_after_them_are_seen(make):
     from slipring.torch import Device
 

@@ -276,6 +276,7 @@ def test_the_first_batches_of_ray_are_no_wait_of_a_slow_pipeline():
         assert found.cause == cause
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_report_counts_the_pickled_leaves_of_each_batch(monkeypatch):
     monkeypatch.setattr(reporting, "Report", lambda name, snapshot, stats, known, **rest: known)
     with slipring.Loader(range(8), batch_size=2, num_workers=1, collate_fn=lambda s: [{k} for k in s]) as loader:

@@ -51,7 +51,7 @@ UNFIT = [
     (pa.array([1, None]), 1.5, "1.5 (float) for column 'x', whose values are int64"),
     (pa.array([1, None]), True, "True (bool) for column 'x', whose values are int64"),
     (pa.array([1, None]), "0", "'0' (str) for column 'x', whose values are int64"),
-    (pa.array([1, None]), np.datetime64("NaT"), "(datetime64) for column 'x', whose values are int64"),
+    (pa.array([1, None]), np.datetime64("NaT", "s"), "(datetime64) for column 'x', whose values are int64"),
     (pa.array([1, None], pa.float32()), 1e300, "1e+300 (float) for column 'x', whose values are float"),
     (pa.array([1, None], pa.float32()), True, "True (bool) for column 'x', whose values are float"),
     (pa.array([True, None]), 0, "0 (int) for column 'x', whose values are bool"),
