@@ -286,7 +286,7 @@ cdef class BlockReading:
     def __next__(self):
         with cython.critical_section(self):
             if self.running:
-                raise ValueError("next() of this iterator is running already: threads share a loader's iterator instead")
+                raise ValueError("next() of this iterator is running: threads can share a loader's iterator instead")
             self.running = True
         try:
             if self.made is None:
