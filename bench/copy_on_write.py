@@ -55,7 +55,7 @@ def measure(kind: str, names: Sequence[str], chunk: int, meters: Table) -> list[
     dataset = Names(names, chunk)
     with Loader(dataset, 1, num_workers=1, workers=Workers(start_method="fork")) as loader:
         seen = [int(batch[0][0]) for batch in loader]
-        compare_meters(kind, loader._engine.pool.pids()[0][1], meters)
+        compare_meters(kind, loader._engines.engine.pool.pids()[0][1], meters)
     return seen[:: max(1, len(seen) // 10)]
 
 

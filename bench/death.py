@@ -112,7 +112,7 @@ def measure(deaths: int, workers: int, rng: random.Random) -> dict[str, list[flo
     how = Workers(start_method="fork", on_death="respawn", max_restarts=deaths)
     with Loader(data, 8, num_workers=workers, workers=how, persistent_workers=True) as loader:
         sum(1 for _ in loader)
-        watch = Watch(loader._engine.pool)
+        watch = Watch(loader._engines.engine.pool)
         for _ in range(deaths):
             data.arm(rng.random() * 0.4)
             for batch in loader:

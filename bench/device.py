@@ -83,7 +83,7 @@ def copy_rate(torch: Any, options: argparse.Namespace) -> dict[str, float]:
         torch.zeros(1, device=device)
         loader = Loader(Images(torch), options.batch, num_workers=2, memory=Memory(slots=8, copy="never"))
         sources = [batch[0] for batch, _ in zip(loader, range(4), strict=False)]
-        ring = loader._engine.ring
+        ring = loader._engines.engine.ring
         pins = RegisteredSlots(ring, Accelerator(device))
         for slot in range(ring.n_slots):
             pins.cover(slot)

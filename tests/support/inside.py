@@ -94,7 +94,7 @@ def progress_module():
 def engine_of(loader):
     """Return the engine (segment and workers) that a loader keeps, or that an iterator uses."""
     engines = getattr(loader, "_engines", None)
-    return loader._engine if engines is None else engines.engine
+    return loader.engine if engines is None else engines.engine
 
 
 def ingest_of(loader):
