@@ -200,7 +200,7 @@ class _Ordered:
         self.next = None  # (kind, value) of the batch to receive next
 
     def take(self):
-        """Return (batch, slot, whether it is an exception), or None at the end."""
+        """Return (task or None, batch, slot, whether it is an exception), or None at the end."""
         while self.next is None:
             while len(self.order) < self.prefetch_depth and not (self.order and self.source.would_wait()):
                 try:
@@ -218,7 +218,7 @@ class _Ordered:
                 self.order.append((kind, value))
             self.next = self.order.popleft()
         kind, value = self.next
-        return self.core.take() if kind == WORK else (value, -1, kind == ERROR)
+        return self.core.take() if kind == WORK else (None, value, -1, kind == ERROR)
 
     def defer_commit(self, items, item):
         """Append `item`, made of the batch that `take` returned, to `items`."""
