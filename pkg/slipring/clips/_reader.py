@@ -42,9 +42,9 @@ class VideoReader:
     def close(self) -> None:
         """Close the file."""
         self._run, self._next = iter(()), -1
-        if self._container is not None:
-            self._container.close()
-            self._container = None
+        container, self._container = self._container, None  # first: a signal handler may raise after it is closed
+        if container is not None:
+            container.close()
 
     def frames(self, numbers: Iterable[int]) -> Iterator[Decoded]:
         """Yield (number, pixels, EXIF's orientation) of frames, whose numbers increase.
