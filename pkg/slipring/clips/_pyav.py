@@ -83,13 +83,16 @@ def no_audio(path: str) -> str:
 
 def _open(path, remote):
     av = pyav()
-    if remote is None:
-        with open(path, "rb"):  # raises errors with the path itself
-            pass
     with reading(path):
         # "file:" keeps FFmpeg from taking the beginning of a path for a protocol.
         file = "file:" + path if remote is None else remote
-        return av.open(file, options={"format_whitelist": _FORMATS}, metadata_errors="replace")
+        try:
+            return av.open(file, options={"format_whitelist": _FORMATS}, metadata_errors="replace")
+        except OSError:
+            if remote is None:
+                with open(path, "rb"):  # raises Python's own error, which names the path
+                    pass
+            raise
 
 
 def _video_of(container, path):
