@@ -1,4 +1,4 @@
-"""When the interpreter does what is pending: signal handlers and the garbage collector wait, references do not."""
+"""Defer signal handlers and garbage collection, or let the interpreter release what other threads have dropped."""
 
 import contextlib
 import gc
