@@ -132,12 +132,18 @@ if __name__ == "__main__":
 """
 
 
-def test_attributes_of_the_main_modules_classes_are_compared(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(OWN_CLASSES)
+def printed_by(program, folder):
+    """Run a program as a script; return what it prints."""
+    path = folder / "program.py"
+    path.write_text(program)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, path], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "8\n"), done.stderr
+    done = subprocess.run([sys.executable, path], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_attributes_of_the_main_modules_classes_are_compared(tmp_path):
+    assert printed_by(OWN_CLASSES, tmp_path) == "8\n"
 
 
 @pytest.mark.parametrize("reason", ["other", "no file", "no more"])
@@ -184,11 +190,7 @@ if __name__ == "__main__":
 
 
 def test_a_pool_serves_more_loaders_than_the_soft_limit_of_open_files_of_its_first_rank_allows(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(LIMITED)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, path], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "1640\n"), done.stderr
+    assert printed_by(LIMITED, tmp_path) == "1640\n"
 
 
 UNGUARDED = """
