@@ -1,7 +1,8 @@
 """Jobs of the run at every step that hit a worker of two segments, as the workers of a pool are: see step_job.py.
 
 In each round a consumer of both segments dispatches to them in turn. A worker that dies is recovered in both and
-replaced; one that is stopped continues.
+replaced; one that is stopped continues. The worker gives some tasks up and takes them again, as if it lacked memory
+while another loader starves.
 """
 
 import os
@@ -30,7 +31,7 @@ def rows_of(which, number):
 
 def serve(rings, fd):
     """Make batches for both segments until both are closed."""
-    encoder, served = Encoder(), ServedRings(WORKER)
+    encoder, served, given_up = Encoder(), ServedRings(WORKER), set()
     for ring in rings:
         ring.in_child()
         ring.use_wake_file(fd)
@@ -45,8 +46,14 @@ def serve(rings, fd):
         if found is None:
             continue
         ring, writer = found
+        which, number = rings.index(ring), writer.indices()[0]
+        if number % 3 == 0 and (which, number) not in given_up:
+            given_up.add((which, number))
+            ring.recover(WORKER, thread=True)
+            ring.serve(WORKER)
+            continue
         with writer:
-            encoder.publish(writer, [rows_of(rings.index(ring), writer.indices()[0])], BATCH)
+            encoder.publish(writer, [rows_of(which, number)], BATCH)
 
 
 class PoolJob(Job):

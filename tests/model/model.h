@@ -22,7 +22,7 @@ struct scenario {
     void (*participant)(uint32_t number);
     void (*on_death)(uint32_t number); /* updates the books, or NULL */
     uint32_t flags, slots, workers, seqs, ranges, deaths, signals;
-    bool addressed, by_completion, holds, staged, early_end, together;
+    bool addressed, by_completion, holds, staged, early_end, together, gives_way;
     uint32_t leases; /* batches that the consumer, or a reader, keeps leased while it waits */
     bool in_rounds; /* dispatches one task per slot, after all earlier ones are delivered */
     bool late;  /* the workers start after the first dispatch */

@@ -65,6 +65,29 @@ static bool both_are_begun(uint32_t me)
     return books.begun[0] && books.begun[1];
 }
 
+/* The first segment gets memory for its batch when the second one's is delivered: their consumers wait for each other. */
+static bool has_memory(void) { return books.delivered[1] || sr_closed(&rings[1]); }
+
+static bool memory_or_starving(uint32_t me)
+{
+    (void)me;
+    return has_memory() || sr_is_starving(&rings[1]);
+}
+
+/* Wait for memory; return whether the task was given up, because the other segment's consumer waits for this worker. */
+static bool gives_way(uint32_t me)
+{
+    while (!has_memory()) {
+        if (sr_is_starving(&rings[1])) {
+            books.fills[0] = 0;
+            MUST(sr_recover_thread(&rings[0], me) >= 0 && sr_serve(&rings[0], me) == 0);
+            return true;
+        }
+        wait_until(memory_or_starving);
+    }
+    return false;
+}
+
 static void worker(uint32_t me)
 {
     sr_served served[] = {{.ring = &rings[0]}, {.ring = &rings[1]}};
@@ -82,6 +105,8 @@ static void worker(uint32_t me)
         books.begun[which] = 1;
         if (plan->together) /* the datasets wait for each other: no worker may sleep while a task is left */
             wait_until(both_are_begun);
+        if (plan->gives_way && which == 0 && gives_way(me))
+            continue;
         uint64_t seq = sr_task_of(&rings[which], slot)->seq;
         MUST(sr_alloc(&rings[which], me, slot, SR_LEAF_ALIGN, SR_LEAF_ALIGN, &at, NULL) == 0);
         put(which, WHOLE_OBJECT, at, content(which, seq));
@@ -136,6 +161,7 @@ static void deliver(uint32_t which, uint32_t seq)
     MUST(sr_take(mine, SR_CONSUMER, 0, &gen, &result) == 0 && gen == books.out_gen[which] && result.def_hash == seq);
     MUST(books.fills[which] == 0 && get(which, WHOLE_OBJECT, result.table_off) == content(which, seq));
     MUST(sr_release(mine, 0, gen) == 0);
+    books.delivered[which] = 1;
 }
 
 static void consume(uint32_t which)
