@@ -95,8 +95,8 @@ def check_installed(wheel, version, python):
     bare = {"CC": "/bin/false", "PATH": str(directory / "bin"), "PYTHONPATH": ""}
     inside = python.environment(directory, wheel, *PACKAGES, env=bare)
     told = json.loads(run(inside, "-m", "slipring", "--json", env=bare, cwd=directory, quiet=True))
-    if told["slipring"] != version or not told["place"].startswith(str(directory)):
-        sys.exit(f"{wheel.name}: another slipring was imported: {told['slipring']} in {told['place']}")
+    if told["slipring"] != version or not told["folder"].startswith(str(directory)):
+        sys.exit(f"{wheel.name}: another slipring was imported: {told['slipring']} in {told['folder']}")
     run(inside, shutil.copy(ROOT / "tools" / "smoke.py", directory / "smoke.py"), env=bare, cwd=directory)
     page = "README.md" if README else "docs/quickstart.md"
     script = directory / "program.py"
