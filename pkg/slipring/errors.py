@@ -353,6 +353,11 @@ def reentered() -> RuntimeError:
     )
 
 
+def ended_meanwhile() -> Closed:
+    """Return the exception for a call of next() during which the iteration was closed."""
+    return Closed("another thread ended the iteration while a batch was awaited")
+
+
 def state_in_a_step() -> RuntimeError:
     """Return the exception for a request for a state by the thread that is making a batch."""
     return RuntimeError(

@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 import threading
+from typing import ClassVar
 
 import pytest
 
@@ -147,3 +148,44 @@ def test_an_epoch_that_is_begun_while_another_threads_indices_are_pickled_has_it
         go_on.set()
         thread.join(LONG_S)
         assert numbers_of(second) == [200 + i for i in range(40)]
+
+
+# ---- the iteration is closed inside next()
+
+
+class Parcel:
+    """A sample whose unpickling calls `opened[number]`, if there is one."""
+
+    opened: ClassVar = {}
+
+    def __init__(self, number):
+        self.number = number
+
+    def __reduce__(self):
+        return Parcel.open, (self.number,)
+
+    @classmethod
+    def open(cls, number):
+        cls.opened.get(number, int)()
+        return cls(number)
+
+
+@pytest.mark.parametrize("closed_by", ["the batch's own code", "another thread"])
+def test_a_batch_during_which_the_iteration_is_closed_is_not_counted(closed_by, monkeypatch):
+    def close():
+        if closed_by == "another thread":
+            thread = threading.Thread(target=iterator.close)
+            thread.start()
+            thread.join()
+        else:
+            iterator.close()
+
+    with Loader(Made(Parcel, N), None, num_workers=1) as loader:
+        iterator = iter(loader)
+        monkeypatch.setitem(Parcel.opened, 2, close)
+        assert [next(iterator).number for _ in range(2)] == [0, 1]
+        with pytest.raises(Closed, match="ended the iteration"):
+            next(iterator)
+        monkeypatch.undo()
+        loader.load_state_dict(loader.state_dict())
+        assert [parcel.number for parcel in loader] == list(range(2, N))

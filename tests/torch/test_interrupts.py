@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import warnings
 
 import pytest
 
@@ -14,6 +15,7 @@ from slipring.torch import DataLoader, Device  # noqa: E402
 from tests.support.inside import engine_of, engines_of, preloader_of  # noqa: E402
 from tests.support.signals import Raised, handling, raising_once  # noqa: E402
 from tests.support.stateful import OwnIterator  # noqa: E402
+from tests.support.torch_datasets import Sized  # noqa: E402
 
 
 def rest(iterator):
@@ -150,3 +152,17 @@ def test_an_interrupted_sampler_loses_no_batch_of_a_step_on_several_devices(num_
     with loader([]) as other:
         other.load_state_dict(state)
         assert [part.item() for step in other for part in step] == [*range(state["delivered"], 6)]
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_before_which_the_iteration_is_closed_is_not_returned(make, monkeypatch, num_workers, device):
+    loader = make(Sized(10, sharded=False, length=4), batch_size=None, num_workers=num_workers, device=device)
+    assert len(loader) == 4
+    iterator = iter(loader)
+    assert [int(next(iterator)) for _ in range(4)] == [0, 1, 2, 3]
+    # torch warns of a batch more than the dataset has announced.
+    monkeypatch.setattr(warnings, "showwarning", lambda *_, **__: iterator.close())
+    warnings.simplefilter("always")
+    with pytest.raises(Closed):
+        next(iterator)

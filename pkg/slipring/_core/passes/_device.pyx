@@ -6,7 +6,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from slipring._core.passes._turnstile cimport Turnstile
 
 from slipring._core.passes.engine import exiting
-from slipring.errors import Closed, state_in_a_step
+from slipring.errors import Closed, ended_meanwhile, state_in_a_step
 
 cdef object _exiting = exiting  # see slipring._core.passes.engine
 
@@ -26,8 +26,7 @@ cdef class DeviceIteration(Turnstile):
     """
 
     cdef object __weakref__
-    cdef readonly object core
-    cdef readonly object preloader
+    cdef object _core, _preloader
 
     def __init__(self, core, preloader):
         self.begin(core, preloader)
@@ -35,7 +34,19 @@ cdef class DeviceIteration(Turnstile):
     @cython.critical_section
     def begin(self, core, preloader):
         """Begin a pass. Any earlier pass has been closed."""
-        self.core, self.preloader = core, preloader
+        self._core, self._preloader = core, preloader
+
+    @property
+    def core(self):
+        """Pass: the iteration whose batches are moved; see the class."""
+        with cython.critical_section(self):
+            return self._core
+
+    @property
+    def preloader(self):
+        """Preloader: moves them."""
+        with cython.critical_section(self):
+            return self._preloader
 
     def __iter__(self):
         return self
@@ -74,6 +85,8 @@ cdef class DeviceIteration(Turnstile):
             core.announce(step.last_task)
         # The last place where a signal handler can raise: no Python code runs until the caller has the batch.
         PyErr_CheckSignals()
+        if not preloader.ready or preloader.ready[0] is not step:  # as in `Pass.next_batch`
+            raise ended_meanwhile()
         core.commit_upto(step.last_task)
         preloader.ready.popleft()
         if preloader.room.locked():

@@ -25,7 +25,7 @@ from slipring._core.ring.signals import settle
 from slipring._core.ring.text import slots_held, timed_out
 from slipring._core.workers import error_record
 from slipring._core.workers.stateful import attempt
-from slipring.errors import BatchTooLarge, Closed, CorruptBatch, DescriptorClosed, LoaderTimeout
+from slipring.errors import BatchTooLarge, Closed, CorruptBatch, DescriptorClosed, LoaderTimeout, ended_meanwhile
 from slipring.errors import SegmentFull, WorkerDied
 
 cdef object _exiting = exiting  # see slipring._core.passes.engine
@@ -200,7 +200,7 @@ cdef class Iteration(Pass):
         if not self.stopped:
             stay_if_exiting()
             if self._engine is None:
-                raise Closed("another thread ended the iteration while a batch was awaited") from error
+                raise ended_meanwhile() from error
         raise error
 
     @cython.final
@@ -220,7 +220,7 @@ cdef class Iteration(Pass):
                 return slot
 
     def record_loop(self, uint64_t begun, uint64_t there, uint64_t before):
-        engine = self._engine
+        engine = self.engine
         if before:
             self.ring.record_loop((there - begun) / SECOND, (there - before) / SECOND)
         elif engine is not None and engine.running > 1:  # the engine's first wait does not count for the loader's rate
@@ -404,7 +404,7 @@ cdef class Iteration(Pass):
         if self.stopped:
             raise Closed("another thread has ended the iteration")
         if self._engine is None:
-            raise Closed("another thread ended the iteration while a batch was awaited")
+            raise ended_meanwhile()
         return 0
 
     @cython.critical_section
@@ -415,9 +415,9 @@ cdef class Iteration(Pass):
     @cython.critical_section
     def timed_out(self):
         """Return the exception for a wait that has taken `timeout` seconds."""
-        if self.position is None:
+        if self._position is None:
             raise Closed("the iteration has not begun")
-        self.late = self.position.changes
+        self.late = self._position.changes
         if self.lead is not None and self.tasks.n == 0 and (text := self.lead.slots_kept(self.ring)):
             return LoaderTimeout(f"no batch within timeout={self.options.timeout} s. {text}")
         seq = self.oldest_seq()
@@ -489,7 +489,8 @@ cdef class Iteration(Pass):
 
     @property
     def inherited(self):
-        return self._engine is not None and self._engine.inherited
+        engine = self.engine
+        return engine is not None and engine.inherited
 
     # ---- the end
 
@@ -501,7 +502,7 @@ cdef class Iteration(Pass):
         if engine is not None:
             if self.lead is not None:
                 self.lead.end(self.lead_pass, self.shared, error, is_fatal=True)
-            engine.overdue = self.late == self.position.changes
+            engine.overdue = self.late == self._position.changes
             engine.shut_down()
             self.on_end(engine)
             if self.would_wait is not None:
@@ -556,7 +557,7 @@ cdef class Iteration(Pass):
             self.interrupt(False)
             self.received = self.lease = self.value = self.state = None
             self.supervisor.end(clock() if self.at_end else self.meter.taken_at)
-            engine.overdue = self.late == self.position.changes
+            engine.overdue = self.late == self._position.changes
             if self.lead is not None:
                 self.lead.end(self.lead_pass, self.shared, self.last_error)
             engine.end_iteration(self.iteration, self.tasks.all())

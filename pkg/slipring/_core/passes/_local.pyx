@@ -16,7 +16,7 @@ from slipring._core.passes.engine import exiting
 from slipring._core.ring.sample_marks import take_position
 from slipring._core.workers.local_worker import END_OF_STREAM
 from slipring._core.workers.stateful import attempt
-from slipring.errors import Closed, closed_in_a_step, ended_by, state_in_a_step
+from slipring.errors import Closed, closed_in_a_step, ended_by, ended_meanwhile, state_in_a_step
 
 cdef object _exiting = exiting  # see slipring._core.passes.engine
 
@@ -84,7 +84,7 @@ cdef class LocalIteration(Pass):
         if self.streams is not None:
             task.worker, task.sequence = indices
             indices = None
-        elif self.position.workers is not None:
+        elif self._position.workers is not None:
             task.worker = 0
         if self.slices is not None:
             indices = listed(indices)
@@ -101,7 +101,7 @@ cdef class LocalIteration(Pass):
         finally:
             self.meter.wait_ns += clock() - began
         if self._engine is None:
-            raise Closed("another thread ended the iteration while a batch was awaited")
+            raise ended_meanwhile()
         if error is not None:
             value, task.kind = self.described(task, error), SR_ERROR
         elif value is END_OF_STREAM:
@@ -135,7 +135,7 @@ cdef class LocalIteration(Pass):
         Raise RuntimeError if this thread is making a batch, or if a batch has been made and not been delivered.
         """
         cdef unsigned long before
-        if self.position.workers is None or self._engine is None or self.owner != getpid():
+        if self._position.workers is None or self._engine is None or self.owner != getpid():
             return
         if self.lock.is_mine():
             raise state_in_a_step()
@@ -152,21 +152,21 @@ cdef class LocalIteration(Pass):
             self.making or self.received is not None or len(self.uncommitted) > 0
         )
         if asked:
-            self.position.put(states, self.streams is None)
+            self._position.put(states, self.streams is None)
         return 0
 
     @cython.final
     cdef int keep_state(self) except -1:
         """Store the state before the iteration ends. If this fails, `state_dict` raises the exception."""
-        if self._engine is None or self.position.workers is None:
+        if self._engine is None or self._position.workers is None:
             return 0
         if not self.lock.is_held_by(0) and not self.lock.is_mine():
-            self.position.put(closed_in_a_step())
+            self._position.put(closed_in_a_step())
         else:
             try:
                 self.put_state()
             except Exception as error:
-                self.position.put(error.with_traceback(None))
+                self._position.put(error.with_traceback(None))
         return 0
 
     # ---- the end

@@ -14,14 +14,14 @@ cdef class Pass(Turnstile):
     cdef object _engine    # it makes the batches; None: the iteration is over
     cdef object options, on_end, rebuild, error
     cdef object _reason    # why it was closed: next() raises this text; None: next() raises StopIteration
-    cdef public object next_pass    # begins the next pass in its argument, if this one ends without a batch; or None
+    cdef object _next_pass  # begins the next pass in its argument, if this one ends without a batch; or None
     cdef public object finish_batch
     cdef object is_recorded, recording
     cdef readonly object before_return
     cdef uint64_t announced         # sequence number + 1 of the batch for which `before_return` was called last
     cdef readonly Ring ring         # None: the batches lie in no slot
     cdef Meter meter
-    cdef readonly Position position
+    cdef Position _position
     cdef Task received             # the task whose batch has been received and not committed
     cdef Lease lease                # of its slot
     cdef object value               # its batch, or the exception in its place

@@ -19,7 +19,7 @@ from slipring._core.ring._segment cimport SR_BATCH, SR_END, SR_ERROR, SR_FOREVER
 
 from slipring._core.passes._plan import Interrupted
 from slipring._core.workers.stateful import attempt
-from slipring.errors import Closed, CorruptBatch
+from slipring.errors import Closed, CorruptBatch, ended_meanwhile
 
 
 @cython.auto_pickle(False)
@@ -41,9 +41,9 @@ cdef class Pass(Turnstile):
 
     @cython.final
     cdef int begin_plan(self, options, plan, Position position) except -1:
-        self.options, self.position = options, position
+        self.options, self._position = options, position
         self.uncommitted, self.received, self.error = collections.deque(), None, None
-        self._reason = self.next_pass = None
+        self._reason = self._next_pass = None
         self.due = self.plan_error = self.last_error = self.indices = None
         self.exhausted = self.at_end = self.is_plain = False
         self.look_next = SR_FOREVER
@@ -71,10 +71,11 @@ cdef class Pass(Turnstile):
     cdef Task unpacked(self, Task task, int copy):
         """Decode the batch of a received task from its slot, and return the task."""
         cdef int kind = SR_BATCH
+        cdef Lease lease = self.lease
         try:
-            if self.lease.result.flags & WITH_STATE:
-                self.state = state_in(self.lease.payload, self.lease.limit, &self.lease.result)
-            value, kind = unpack(self.lease, copy), self.lease.result.kind
+            if lease.result.flags & WITH_STATE:
+                self.state = state_in(lease.payload, lease.limit, &lease.result)
+            value, kind = unpack(lease, copy), lease.result.kind
             if kind == SR_ERROR:
                 value = self.rebuild(value)
         except CorruptBatch as error:
@@ -83,12 +84,34 @@ cdef class Pass(Turnstile):
             value, error = attempt(self.finish_batch, value)
             if error is not None:
                 value, kind = error, SR_ERROR
+        if self.lease is not lease:  # the batch's own code, or a thread meanwhile, has closed the iteration
+            raise ended_meanwhile()
         self.value, task.kind = value, kind
         return task
 
     cdef int dispatch(self, bint may_wait) except -1:
         """Dispatch tasks up to the prefetch depth."""
         return 0
+
+    # A property that another thread's step may set is read in a critical section: without a GIL, a plain attribute's
+    # object may be freed before it is counted.
+
+    @property
+    def position(self):
+        """Position: of the batches that were delivered."""
+        with cython.critical_section(self):
+            return self._position
+
+    @property
+    def next_pass(self):
+        """Callable: begins the next pass in its argument, if this one ends without a batch; or None."""
+        with cython.critical_section(self):
+            return self._next_pass
+
+    @next_pass.setter
+    def next_pass(self, begin):
+        with cython.critical_section(self):
+            self._next_pass = begin
 
     @property
     def engine(self):
@@ -144,7 +167,7 @@ cdef class Pass(Turnstile):
     cdef object next_here(self):
         cdef unsigned long before
         while True:
-            if self._engine is None and self.next_pass is None and not self.restarting:
+            if self._engine is None and self._next_pass is None and not self.restarting:
                 self.raise_end()
             self.check_process()  # first: in a forked child, a thread that does not exist there may hold the lock
             before = self.enter()
@@ -162,16 +185,16 @@ cdef class Pass(Turnstile):
         """Raise the exception that ended the iteration, or StopIteration; or begin `next_pass` in `of` (or in this)."""
         error, self.last_error = self.last_error, None
         if error is not None:
-            self.next_pass = None
+            self._next_pass = None
             raise error
         if self.error is not None:
             raise Closed(f"the iteration ended with an error: {self.error}")
         if self._reason is not None:
             raise Closed(self._reason)
         if self.at_end:
-            self.position.finished = True
-            if self.next_pass is not None:
-                self.next_pass(self if of is None else of)
+            self._position.finished = True
+            if self._next_pass is not None:
+                self._next_pass(self if of is None else of)
                 return 0
         raise StopIteration
 
@@ -190,10 +213,12 @@ cdef class Pass(Turnstile):
                     return None
                 self.finish()
                 continue
-            if self.next_pass is not None and (task.kind == SR_BATCH or task.kind == SR_ERROR):
-                self.next_pass = None
+            if self._next_pass is not None and (task.kind == SR_BATCH or task.kind == SR_ERROR):
+                self._next_pass = None
             # The last place where a signal handler can raise: no Python code runs until the caller has the batch.
             PyErr_CheckSignals()
+            if self.received is not task:  # the iteration was closed by a hook, by a handler or by another thread
+                raise ended_meanwhile()
             kind = task.kind
             value = self.commit(task)
             if kind == SR_BATCH:
@@ -228,7 +253,7 @@ cdef class Pass(Turnstile):
     cdef object commit(self, Task task):
         """Move the position, and return the value of a received task. No Python code runs before the position moves."""
         value = self.value
-        self.position.add(task, self.state, self.indices)
+        self._position.add(task, self.state, self.indices)
         if self.is_plain:
             self.received = None
         else:
@@ -254,7 +279,7 @@ cdef class Pass(Turnstile):
         self.end_if_interrupted()
         self.last_error, self.plan_error = self.plan_error, None
         self.at_end = True
-        self.position.finished = self.last_error is None
+        self._position.finished = self.last_error is None
         self.close()
         self.raise_end(of)
 
@@ -318,7 +343,7 @@ cdef class Pass(Turnstile):
         cdef Task task
         while last is not None and self.uncommitted:
             task, state = self.uncommitted.popleft()
-            self.position.add(task, state, self.indices)
+            self._position.add(task, state, self.indices)
             if self.indices is not None:
                 self.indices.pop(task.seq, None)
             if task is last:

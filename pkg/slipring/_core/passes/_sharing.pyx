@@ -18,7 +18,7 @@ from slipring._core.passes.engine import exiting, stay_if_exiting
 from slipring._core.passes.sharing import CHECK_S
 from slipring._core.workers import error_record
 from slipring._core.workers.stateful import attempt
-from slipring.errors import Closed, DescriptorClosed, LoaderTimeout
+from slipring.errors import Closed, DescriptorClosed, LoaderTimeout, ended_meanwhile
 
 cdef object _exiting = exiting  # see slipring._core.passes.engine
 
@@ -204,10 +204,7 @@ cdef class SharedIteration(Pass):
         if self.stopped or self._engine is None or self.reader.left:
             stay_if_exiting()
             by_next = self._engine is not None and self.reader.left
-            raise Closed(
-                "the next iter() of the loader has ended this iterator" if by_next
-                else "another thread ended the iteration while a batch was awaited"
-            )
+            raise Closed("the next iter() of the loader has ended this iterator") if by_next else ended_meanwhile()
         return found
 
     @cython.final
@@ -237,7 +234,8 @@ cdef class SharedIteration(Pass):
 
     @property
     def inherited(self):
-        return self._engine is not None and self._engine.inherited
+        engine = self.engine
+        return engine is not None and engine.inherited
 
     # ---- the end
 

@@ -12,7 +12,7 @@ from slipring._core.passes.source import grouped
 from slipring._core.ring._segment import now
 from slipring._core.ring.process import Owner
 from slipring._core.workers.stateful import attempt
-from slipring.errors import Closed, LoaderTimeout
+from slipring.errors import Closed, LoaderTimeout, ended_meanwhile
 
 log = logging.getLogger("slipring")
 
@@ -252,7 +252,7 @@ class Preloader:
         """
         if self.stopped:
             stay_if_exiting()
-            raise _closed()
+            raise ended_meanwhile()
         begun = now()
         if not self.ready:
             if self.thread is not None and not self.over:
@@ -294,7 +294,7 @@ class Preloader:
             self.core.interrupt()
             _set(self.room)
             self._join()
-            self._put(Step(error=_closed()))  # for a thread that waits in `first`
+            self._put(Step(error=ended_meanwhile()))  # for a thread that waits in `first`
             while len(self.ready) > 1:  # never empty: a thread may look at the first
                 self.ready.popleft()
         else:
@@ -428,7 +428,3 @@ def _forget_batches(error):
         if frame.f_globals.get("__name__") in ("slipring._core.workers.stateful", "slipring.torch.device.mover"):
             with contextlib.suppress(RuntimeError):  # the frame is running
                 frame.clear()
-
-
-def _closed():
-    return Closed("another thread ended the iteration while a batch was awaited")
