@@ -99,8 +99,8 @@ class Broadcast(WriterCore):
         self._open(ring)
 
     def __repr__(self) -> str:
-        ring = self.ring  # another thread may close the broadcast meanwhile
-        if self.closed or ring is None:
+        ring = self._ring_if_open()  # another thread may close the broadcast meanwhile
+        if ring is None:
             return f"<{type(self).__name__} closed at {id(self):#x}>"
         return f"<{type(self).__name__} n_readers={ring.n_readers} maxsize={ring.n_slots} at {id(self):#x}>"
 
@@ -116,14 +116,14 @@ class Broadcast(WriterCore):
     @property
     def handle(self) -> BroadcastHandle:
         """BroadcastHandle: what a process needs to join as a reader. It can be pickled and sent in any way."""
-        self._joined()  # it must be open, in this process
-        fd, record = self.ring.fd, self.ring.controls
+        ring = self._ring()
+        fd, record = ring.fd, ring.controls
         return BroadcastHandle(
             pid=process.pid(),
             fd=fd,
             file=identity(fd),
             record=-1 if record == fd else record,
-            n_readers=self.ring.n_readers,
+            n_readers=ring.n_readers,
             pid_namespace=_pid_namespace(),
             version=__version__,
         )
@@ -276,7 +276,7 @@ class BroadcastReader(ReaderCore):
         self._open(shared.fd, record.fd if record else -1, writer, number, how_to_copy(copy), int(spin * 1000))
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed or self.ring is None else self.number
+        state = "closed" if self._ring_if_open() is None else self.number
         return f"<{type(self).__name__} {state} at {id(self):#x}>"
 
     def __reduce__(self) -> Any:

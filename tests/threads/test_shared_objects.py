@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import queue
 import subprocess
 import sys
 import sysconfig
@@ -134,20 +135,20 @@ def test_one_cache_serves_varied_trees_to_all_threads():
 def test_one_queue_takes_from_and_gives_to_all_threads():
     n = 2000
     got = [[] for _ in range(THREADS)]
-    queue = Queue(4)
+    shared = Queue(4)
 
     def put(first):
         for i in range(first, n, THREADS):
-            queue.put({"i": i, "a": np.full(i % 50, i)})
+            shared.put({"i": i, "a": np.full(i % 50, i)})
 
     def get(mine):
         for _ in range(n // THREADS):
-            message = queue.get()
+            message = shared.get()
             assert (message["a"] == message["i"]).all()
             mine.append(message["i"])
 
     together(*[lambda f=f: put(f) for f in range(THREADS)], *[lambda mine=mine: get(mine) for mine in got])
-    queue.close()
+    shared.close()
     assert sorted(itertools.chain(*got)) == list(range(n))
 
 
@@ -163,3 +164,90 @@ def test_a_stream_gives_each_row_to_one_thread():
 
         together(*[lambda mine=mine: take(mine) for mine in got])
     assert sorted(itertools.chain(*got)) == list(range(10_000))
+
+
+def test_a_broadcast_gives_each_message_to_one_thread_of_a_reader():
+    n = 2000
+    got = [[] for _ in range(THREADS)]
+    with slipring.Broadcast(1, 4) as broadcast, broadcast.handle.open() as reader:
+
+        def put():
+            for i in range(n):
+                broadcast.put({"i": i, "a": np.full(i % 50, i)})
+            broadcast.close()
+
+        def get(mine):
+            reader.wait_until_ready()
+            for message in reader:
+                assert (message["a"] == message["i"]).all()
+                mine.append(message["i"])
+
+        together(put, *[lambda mine=mine: get(mine) for mine in got])
+    assert sorted(itertools.chain(*got)) == list(range(n))
+    assert all(mine == sorted(mine) for mine in got)
+
+
+@pytest.mark.parametrize("round_", range(25))
+def test_the_ends_of_a_broadcast_can_be_shown_while_another_thread_closes_them(round_):
+    broadcast = slipring.Broadcast(2, 4)
+    reader = broadcast.handle.open()
+
+    def ask():
+        while not (broadcast.closed and reader.closed):
+            assert "Broadcast" in repr(broadcast) and "BroadcastReader" in repr(reader)
+            with contextlib.suppress(Closed):
+                assert 0 <= broadcast.readers <= 1 and broadcast.handle.n_readers == 2
+
+    def close():
+        for _ in range(round_):
+            repr(reader)
+        reader.close()
+        broadcast.close()
+
+    together(ask, ask, close)
+
+
+def test_messages_that_another_thread_drops_make_room_for_a_reader_that_waits():
+    handed = queue.SimpleQueue()
+    with slipring.Broadcast(1, 2) as broadcast, broadcast.handle.open(copy="never") as reader:
+
+        def put():
+            for i in range(200):
+                broadcast.put(np.full(5000, i), timeout=LONG_S)
+            broadcast.close()
+
+        def get():
+            for message in reader:
+                handed.put(message)
+                del message
+
+        def drop():
+            for i in range(200):
+                assert (handed.get() == i).all()
+
+        together(put, get, drop)
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_an_iterator_of_torchs_loader_can_be_asked_while_another_thread_begins_epochs(device):
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    over = threading.Event()
+    options = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork", "device": device}
+    with DataLoader(torch.arange(40), 4, **options) as loader:
+        iterator = iter(loader)
+
+        def iterate():
+            try:
+                for _ in range(100):
+                    assert len(list(loader)) == 10
+            finally:
+                over.set()
+
+        def ask():
+            while not over.is_set():
+                assert 0 <= iterator._num_yielded <= 10
+                assert loader.state_dict()
+
+        together(iterate, ask, ask)

@@ -668,15 +668,13 @@ cdef cnp.dtype dtype_of(const sr_leaf *record, data):
         return cnp.PyArray_DescrFromType(num)
     if num == cnp.NPY_STRING or num == cnp.NPY_UNICODE:
         key = (num, record.itemsize)
-        found = _text_dtypes.get(key)
-        if found is None:
-            unit = 4 if num == cnp.NPY_UNICODE else 1
-            if record.itemsize == 0 or record.itemsize > 1 << 30 or record.itemsize % unit:
-                raise CorruptBatch(f"a worker sent an array of texts of {record.itemsize} bytes each")
-            found = np.dtype(f"{'U' if unit == 4 else 'S'}{record.itemsize // unit}")
-            if len(_text_dtypes) < 4096:
-                _text_dtypes[key] = found
-        return found
+        if key in _text_dtypes:
+            return _text_dtypes[key]  # not get(), whose result may be freed before it is counted if there is no GIL
+        unit = 4 if num == cnp.NPY_UNICODE else 1
+        if record.itemsize == 0 or record.itemsize > 1 << 30 or record.itemsize % unit:
+            raise CorruptBatch(f"a worker sent an array of texts of {record.itemsize} bytes each")
+        found = np.dtype(f"{'U' if unit == 4 else 'S'}{record.itemsize // unit}")
+        return _text_dtypes.setdefault(key, found) if len(_text_dtypes) < 4096 else found
     raise CorruptBatch(f"a worker sent an array of unknown dtype {num}")
 
 

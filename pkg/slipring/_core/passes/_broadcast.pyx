@@ -18,7 +18,8 @@ from slipring._core.codec._codec cimport unpack_shared
 from slipring._core.passes._queue cimport deadline_of
 from slipring._core.ring._ring cimport Ring
 from slipring._core.ring._segment cimport (
-    SR_CONSUMER, SR_END, SR_FOREVER, SR_TASK_NEXT, SR_WHOLE, clock, forks, sr_reader_info, sr_shared, sr_task,
+    FREE_THREADED, SR_CONSUMER, SR_END, SR_FOREVER, SR_TASK_NEXT, SR_WHOLE, clock, forks, sr_reader_info, sr_shared,
+    sr_task,
 )
 from slipring._core.ring._slot cimport SlotWriter, Lease, make_writer, share, take, take_shared
 
@@ -27,6 +28,7 @@ from slipring._core.codec._shared import attached_ring
 from slipring._core.passes._queue import how_to_copy
 from slipring._core.ring import process
 from slipring._core.ring._fd import Descriptor, Poll
+from slipring._core.ring.signals import settle
 from slipring._core.ring.text import (
     all_readers_joined,
     message_refused,
@@ -82,6 +84,16 @@ cdef class End:
     cdef int dispose(self) except -1:
         self.ring = None
         return 0
+
+    @cython.critical_section
+    def _ring(self):
+        self.check()
+        return self.ring
+
+    @cython.critical_section
+    def _ring_if_open(self):
+        """Return the segment; None if this end is closed."""
+        return None if self.closed else self.ring
 
     cdef uint64_t next_look(self, uint64_t give_up, uint64_t interval) noexcept:
         cdef uint64_t then = clock() + interval
@@ -150,6 +162,7 @@ cdef class WriterCore(End):
         self.ring.reader_info(self.participant(reader), &info)
         return info
 
+    @cython.critical_section
     def _joined(self):
         """Return how many readers take part now."""
         cdef uint32_t reader
@@ -479,7 +492,8 @@ cdef class ReaderCore(End):
 
     cdef bint is_there(self, uint64_t give_up) except -1:
         """Wait until a message is there; return whether it is."""
-        cdef uint64_t until
+        # Without a GIL, messages that other threads have dropped here are freed when this thread settles.
+        cdef uint64_t until, interval = LOOK if FREE_THREADED else LOOK_CLOSELY
         cdef Ring ring = self.ring
         try:
             if ring.await_shared(self.participant, 0, -1):
@@ -492,9 +506,11 @@ cdef class ReaderCore(End):
                 if ring.spin_shared(self.participant, until):
                     return True
             while True:
-                if ring.await_shared(self.participant, self.next_look(give_up, LOOK_CLOSELY), self.writer.fd):
+                if ring.await_shared(self.participant, self.next_look(give_up, interval), self.writer.fd):
                     return True
                 PyErr_CheckSignals()
+                if FREE_THREADED:
+                    settle()
                 self.check()
                 if clock() >= give_up:
                     break
@@ -539,6 +555,7 @@ cdef class ReaderCore(End):
             raise no_message_within(timeout)
         return unpack_shared(lease, how)
 
+    @cython.critical_section
     def wait_until_ready(self, timeout=None):
         """Wait until the writer has seen all readers: it has called `wait_until_ready`, or put a message.
 

@@ -5,6 +5,7 @@ import time
 from typing import ClassVar
 
 from slipring._core.ring._ring import SERVING
+from slipring._core.ring.process import ForkLock
 
 GRACE_S = 5.0  # for a worker to end its batch before it is terminated
 
@@ -106,16 +107,18 @@ class LoaderNumber:
     """
 
     _next: ClassVar = {}  # address -> the next number
+    _lock: ClassVar = ForkLock()  # two loaders may begin in two threads
 
     def __init__(self):
         self.given = {}
 
     def of(self, address):
         """Return the number in the pool with this address."""
-        if address not in self.given:
-            self.given[address] = self._next.get(address, 0)
-            self._next[address] = self.given[address] + 1
-        return self.given[address]
+        with self._lock.here():
+            if address not in self.given:
+                self.given[address] = self._next.get(address, 0)
+                self._next[address] = self.given[address] + 1
+            return self.given[address]
 
 
 def is_busy(ring, number):
