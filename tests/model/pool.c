@@ -65,7 +65,7 @@ static bool both_are_begun(uint32_t me)
     return books.begun[0] && books.begun[1];
 }
 
-/* The first segment gets memory for its batch when the second one's is delivered: their consumers wait for each other. */
+/* The first segment gets memory for its batch when the second one's is delivered, as their consumers wait together. */
 static bool has_memory(void) { return books.delivered[1] || sr_closed(&rings[1]); }
 
 static bool memory_or_starving(uint32_t me)

@@ -87,7 +87,7 @@ const struct scenario scenarios[] = {
      .deaths = 1},
     {POOL("pool-together"), .what = "2 workers serve 2 segments of 1 slot, whose tasks need each other", .seqs = 1,
      .together = true},
-    {POOL("pool-gives-way"), .what = "1 worker serves 2 segments, the first one has memory after the second one's batch",
+    {POOL("pool-gives-way"), .what = "1 worker serves 2 segments, the first has memory after the second's batch",
      .seqs = 1, .deaths = 1, .gives_way = true},
     {BUDGET("budget"), .what = "2 workers allocate memory, the pool's process lowers the budget", .workers = 2,
      .slots = 2},
