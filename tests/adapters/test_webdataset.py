@@ -285,6 +285,7 @@ def shards(tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("forked")  # a fork server has the environment of its own start
 def test_webdatasets_own_splitters_give_each_worker_its_shards(shards, monkeypatch):
     wds = pytest.importorskip("webdataset", reason="pip install -r requirements-clients.txt")
     dataset = wds.WebDataset(shards, shardshuffle=False, nodesplitter=wds.split_by_node)

@@ -92,6 +92,7 @@ def test_credentials_that_expire_in_mid_epoch_are_named_after_one_attempt(bucket
     assert error.attempts == 1 and not error.missing and error.url.startswith("s3://shards/")
 
 
+@pytest.mark.usefixtures("forked")  # a fork server has the environment of its own start
 @pytest.mark.parametrize(
     ("seconds", "workers", "threads"), [(EARLY, 0, None), (LATE, 1, 8)], ids=["expires early", "expires late, threads"]
 )
