@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -61,6 +62,7 @@ def count_decoded(folder: str) -> None:
 
 def measured(name: str, workload: str, folder: str, workers: int, quick: bool) -> dict[str, Any]:
     """Read some epochs; return the samples per second of each, and how often a frame is decoded."""
+    multiprocessing.set_start_method("fork")  # the workers inherit what counts their frames
     order = _order(workload, quick)
     work = order.workload
     loader = CANDIDATES[name](folder, order, workers, IN_FLIGHT)

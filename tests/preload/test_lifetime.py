@@ -54,6 +54,7 @@ def test_a_loop_that_is_broken_off_leaves_no_thread_and_no_slot(lab, device, per
         assert all_slots_free(loader)
 
 
+@pytest.mark.usefixtures("forked")
 def test_close_calls_back_a_thread_that_waits_for_a_worker(lab):
     gate = multiprocessing.Event()
 
@@ -83,6 +84,7 @@ def test_an_exception_that_ends_the_thread_is_raised_in_the_waiting_call():
             next(batches)
 
 
+@pytest.mark.usefixtures("forked")
 def test_close_from_another_thread_ends_a_next_that_waits(lab):
     gate, outcome = os.pipe(), []  # an Event would wait for its sleeping process, which may be dead by then
 
@@ -206,7 +208,7 @@ EXITS = {
 @pytest.mark.parametrize("how", one_fast(EXITS))
 def test_the_interpreter_exits_without_a_word(how):
     program = """
-    import functools, time, torch
+    import functools, multiprocessing, time, torch
     from slipring.torch import DataLoader, Device
     from slipring.torch.device import cuda as device
     from tests.preload.double import Double, Lab
@@ -216,6 +218,7 @@ def test_the_interpreter_exits_without_a_word(how):
     class Fast(Slow):
         def __len__(self): return 200
         def __getitem__(self, i): return torch.ones(1000)
+    multiprocessing.set_start_method("fork")
     lab = Lab()
     device.KINDS["privateuseone"] = functools.partial(Double, lab)
     options = dict(num_workers=2, device=Device("privateuseone", preload=2), persistent_workers=True)

@@ -49,7 +49,7 @@ def test_each_declared_option_is_in_the_signature_and_in_the_documentation_unles
     assert not [p for p in parameters.values() if p.kind is p.VAR_KEYWORD]
     assert set(COMMON) <= set(declared.__annotations__) <= set(parameters)
     for name, (_, rule) in rules(declared).items():
-        assert (f"\n    {name} : " in made.__doc__) == (name not in REFUSED.get(loader, ())), name
+        assert (f"\n{name} : " in inspect.getdoc(made)) == (name not in REFUSED.get(loader, ())), name
         assert parameters[name].default == rule.default or loader in ("torch.DataLoader", "ray.Loader"), name
 
 
@@ -149,7 +149,7 @@ import inspect
 import numpy as np
 import slipring
 assert inspect.signature(slipring.Loader).parameters["skip_odd"].default is False
-assert "skip_odd : bool, default False\\n        Leave out samples with odd indices." in slipring.Loader.__doc__
+assert "skip_odd : bool, default False\\n    Leave out samples with odd indices." in inspect.getdoc(slipring.Loader)
 assert slipring.Loader([1], skip_odd=True).options.skip_odd is True
 assert slipring.stream([{"x": np.arange(3)}], 2, skip_odd=True).options.skip_odd is True
 try:

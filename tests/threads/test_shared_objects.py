@@ -247,7 +247,7 @@ def test_an_iterator_of_torchs_loader_can_be_asked_while_another_thread_begins_e
 
         def ask():
             while not over.is_set():
-                assert 0 <= iterator._num_yielded <= 10
+                assert 0 <= iterator.position.delivered <= 10
                 assert loader.state_dict()
 
         together(iterate, ask, ask)

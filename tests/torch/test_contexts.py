@@ -55,6 +55,8 @@ class OwnThread(threading.Thread):
 
 
 def context(process, base=SpawnContext, name="spawn"):
+    if isinstance(process, functools.partial):  # from Python 3.14 on, it would become a method
+        process = staticmethod(process)
     return type("OwnContext", (base,), {"_name": name, "Process": process})()
 
 

@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="needs torch")
 ELSEWHERE = """
 import multiprocessing.pool, os, sys, warnings
 import torch
+multiprocessing.set_start_method("fork")
 sys.platform = {system!r}
 warnings.simplefilter("always")
 """
