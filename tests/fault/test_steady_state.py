@@ -116,13 +116,17 @@ def test_a_batch_causes_no_traffic_no_mapping_and_next_to_no_faults(tmp_path, wh
         run()
         seconds = time.monotonic() - begin
         after = {who: counters(pid) for who, pid in pids.items()}
+        # A file that a look reads just then is open for a moment, and one that opened the gate may be closed meanwhile.
+        until(
+            lambda: all(counters(pid)["descriptors"] <= before[who]["descriptors"] for who, pid in pids.items()),
+            "no descriptor is left",
+        )
     looks = {who: reads_of_looks(seconds) if who == "consumer" else reads_of_tells(seconds) for who in pids}
     for who in pids:
         grown = {k: after[who][k] - before[who][k] for k in after[who]}
         # The gate itself reads once and writes once.
         assert grown["reads"] <= 4 + looks[who] and grown["writes"] <= 4, (who, grown)
-        # One that opened the gate may be closed meanwhile.
-        assert grown["descriptors"] <= 0 == grown["major faults"], (who, grown)
+        assert grown["major faults"] == 0, (who, grown)
         assert grown["minor faults"] < max(0.1 * batches, 40), (who, grown)
         assert abs(grown["mappings"]) <= 4, (who, grown)
     calls = collections.Counter(re.findall(r"^\d+ +(\w+)\(", log.read_text() if log.exists() else "", re.M))
