@@ -219,8 +219,8 @@ def test_workers_that_wait_for_the_memory_of_a_rank_that_pauses_serve_the_others
         seen = [paused.ask("batch"), paused.ask("batch")]
         try:
             until(lambda: paused.ask("usage")["short"] == 2, "all workers wait for memory", seconds=60)
-        except TimeoutError:  # the sizes of batches were known before two of them were dispatched
-            pytest.skip("on this slow machine, only one worker waits for memory")
+        except TimeoutError:
+            pytest.skip("under this load, the workers did not come to wait for memory at once")
         assert "error" not in other.ask("batch")
         assert paused.ask("usage")["unfinished"]
         seen += batches_until_the_end(paused)
