@@ -93,7 +93,7 @@ def test_a_signal_handler_may_raise_at_any_instant(tmp_path):
         raise Interrupted
 
     before, interrupted = signal.signal(signal.SIGALRM, interrupt), 0
-    gc.disable()  # what is raised in a callback of the garbage collection, such as hypothesis has, is lost
+    gc.disable()  # Python ignores exceptions in gc callbacks, and hypothesis registers one
     try:
         with clips.Video(path) as video:
             for number in range(60):
