@@ -1,5 +1,6 @@
 """num_workers=0: what differs from a worker is only the process."""
 
+import contextlib
 import dataclasses
 import signal
 
@@ -8,7 +9,7 @@ import pytest
 
 import slipring
 from slipring import Loader
-from tests.support.signals import handling, raising_once
+from tests.support.signals import Raised, handling, raising_once
 from tests.support.stateful import Counting
 
 
@@ -120,3 +121,27 @@ def test_ctrl_c_before_a_sample_is_drawn_leaves_a_state_that_continues():
         with pytest.raises(slipring.errors.Closed, match="ran the dataset"):
             next(it)
         assert len(list(loader)) == len(list(Loader(Counting(), 4)))
+
+
+@pytest.mark.parametrize("kind", [Loader, slipring.stream])
+def test_a_handler_that_raises_leaves_the_callers_generators_and_no_worker_info(kind):
+    """From Python 3.14 on, it may also raise between the two steps that begin the block of a `with` statement."""
+
+    def handler(number, frame):
+        raise Raised
+
+    data = np.zeros(1000) if kind is Loader else lambda worker, workers: ({"x": np.zeros(2)} for _ in range(2000))
+    before, interrupted = np.random.get_state()[1:3], 0
+    with handling(handler, signal.SIGVTALRM), contextlib.ExitStack() as stack, kind(data, 2) as loader:
+        stack.callback(signal.setitimer, signal.ITIMER_VIRTUAL, 0)
+        while interrupted < 300:
+            try:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 3e-4)
+                for _ in loader:
+                    pass
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            except Raised:
+                interrupted += 1
+            assert slipring.get_worker_info() is None
+            after = np.random.get_state()[1:3]
+            assert after[0].tolist() == before[0].tolist() and after[1] == before[1]

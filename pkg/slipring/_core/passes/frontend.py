@@ -215,8 +215,7 @@ class Frontend:
 
     def _load_ended(self, position: dict[str, Any], is_stream: bool) -> None:
         """Let a dataset of this process load what it keeps from the epoch that ended at `position`."""
-        with RngGuard():
-            load_ended(self.dataset, position, is_stream)
+        RngGuard().call(load_ended, self.dataset, position, is_stream)
 
     # ---- the rest
 

@@ -1,7 +1,7 @@
 """Keep the caller's random generators while its own thread makes a batch, and restore them afterwards.
 
-This module is compiled because in Python a signal handler may raise between any two steps. The caller would then be
-left with the generators of the batch.
+This module is compiled because in Python a signal handler may raise between any two steps, from 3.14 on also between
+`__enter__` and the block of a ``with`` statement. The caller would then be left with the generators of the batch.
 """
 
 cimport cython
@@ -14,10 +14,10 @@ from slipring._core.ring.worker_info import get_worker_info, swap_thread_info
 @cython.final
 @cython.auto_pickle(False)
 cdef class RngGuard:
-    """A context after which the caller's generators are restored.
+    """Calls a function, and then restores the caller's generators.
 
-    `owner` has the generators for the block: ``states``, the result of `save_globals` or None, and ``rng_context``.
-    Both are updated at the end. If `owner` is None, the block sets its own generators.
+    `owner` has the function's generators: ``states``, the result of `save_globals` or None, and ``rng_context``. Both
+    are updated at the end. If `owner` is None, the function sets its own generators.
     """
 
     cdef object owner, saved, rng_context
@@ -25,7 +25,15 @@ cdef class RngGuard:
     def __init__(self, owner=None):
         self.owner = owner
 
-    def __enter__(self):
+    def call(self, function, *arguments):
+        """Return the function's result."""
+        self.enter()
+        try:
+            return function(*arguments)
+        finally:
+            self.leave()
+
+    cdef int enter(self) except -1:
         self.saved = seeding.save_globals()
         self.rng_context = seeding.swap_context(seeding.NO_CONTEXT if self.owner is None else self.owner.rng_context)
         if self.owner is not None and self.owner.states is not None:
@@ -34,14 +42,16 @@ cdef class RngGuard:
             except BaseException:
                 self.put_back()
                 raise
+        return 0
 
-    def __exit__(self, kind, error, traceback):
+    cdef int leave(self) except -1:
         raised = None
         if self.owner is not None and self.owner.states is not None:
             self.owner.states, raised = surely(seeding.save_globals, (), raised)
         raised = self.put_back(raised)
         if raised is not None:
             raise raised
+        return 0
 
     cdef object put_back(self, raised=None):
         """Restore the caller's generators; return the first exception that was raised meanwhile."""
@@ -54,7 +64,7 @@ cdef class RngGuard:
 @cython.final
 @cython.auto_pickle(False)
 cdef class AsWorker:
-    """A context in which `slipring.rng` and `get_worker_info` answer as in a worker.
+    """Calls a function in which `slipring.rng` and `get_worker_info` answer as in a worker.
 
     Global generators stay the caller's.
 
@@ -67,18 +77,28 @@ cdef class AsWorker:
     def __init__(self, owner, info):
         self.owner, self.info = owner, info
 
-    def __enter__(self):
+    def call(self, function, *arguments):
+        """Return the function's result."""
+        self.enter()
+        try:
+            return function(*arguments)
+        finally:
+            self.leave()
+
+    cdef int enter(self) except -1:
         info = get_worker_info() or self.info
         # If a handler raises in `swap_context`, nothing has been swapped.
         self.rng_context = seeding.swap_context(self.owner.rng_context)
         self.info, raised = surely(swap_thread_info, (info,), None)
         if raised is not None:
             raise self.put_back(raised)
+        return 0
 
-    def __exit__(self, kind, error, traceback):
+    cdef int leave(self) except -1:
         raised = self.put_back(None)
         if raised is not None:
             raise raised
+        return 0
 
     cdef object put_back(self, raised):
         self.info, raised = surely(swap_thread_info, (self.info,), raised)

@@ -1,7 +1,5 @@
 """The worker of a loader without workers: it makes batches in the caller's thread, outside of slots."""
 
-import contextlib
-
 from slipring._core.codec._encode import detached
 from slipring._core.codec._rows import LIST, NO_SAMPLES
 from slipring._core.ring import sample_marks
@@ -43,8 +41,7 @@ class LocalWorker:
     def begin(self):
         """Begin the pass. As in workers, an iterable dataset begins with the first batch."""
         if not self.job.is_stream:
-            with self._guard():
-                self.open()
+            self._guarded(self.open)
 
     def open(self):
         """Begin to read the dataset, where the pass resumes; once per pass."""
@@ -72,20 +69,22 @@ class LocalWorker:
         before = counted_in()
         try:
             count_in(self.meter)
-            with self._guard():
-                batch = self._make(seq, indices)
-                self.state = self._states() if self.sends_states else None
-            return batch
+            return self._guarded(self._make_with_state, seq, indices)
         finally:
             count_in(before)
 
-    def _guard(self):
-        """Return a context that restores the caller's generators, or leaves them to the dataset."""
+    def _guarded(self, function, *arguments):
+        """Call a function, and then restore the caller's generators, or leave them to the dataset."""
         if self.as_torch and self.job.seeds_once:
-            return contextlib.nullcontext()
+            return function(*arguments)
         if self.is_guest:
-            return AsWorker(self, WorkerInfo(0, 1, self.seed, self.job.dataset))
-        return RngGuard(self)
+            return AsWorker(self, WorkerInfo(0, 1, self.seed, self.job.dataset)).call(function, *arguments)
+        return RngGuard(self).call(function, *arguments)
+
+    def _make_with_state(self, seq, indices):
+        batch = self._make(seq, indices)
+        self.state = self._states() if self.sends_states else None
+        return batch
 
     def _make(self, seq, indices):
         begun, skipped, self.asked = now(), sample_marks.apart.skipped, indices
