@@ -38,6 +38,7 @@ def build(machines):
     forget_stale(source)
     for minor, python in found.items():
         inside = python.environment(WORK / f"cp3{minor}", "setuptools", "cython", "numpy", "wheel")
+        forget_c_of_another_numpy(source, run(inside, "-c", "import numpy; print(numpy.__version__)", quiet=True))
         for machine in machines:
             made = build_wheel(python, inside, machine, source)
             print(f"{made.name}: {size(made)}", flush=True)
@@ -108,6 +109,15 @@ def forget_stale(source):
             module = source / "pkg" / path.relative_to(library).parent / path.name.partition(".")[0]
             if path.suffix != ".so" or not module.with_suffix(".pyx").exists():
                 path.unlink()
+
+
+def forget_c_of_another_numpy(source, version):
+    """Keep the C files of Cython if they are made for this numpy: for a later one, they do not compile with it."""
+    stamp = source / "build" / "numpy"
+    if not stamp.exists() or stamp.read_text() != version:
+        for folder in source.glob("build/*/cython"):
+            shutil.rmtree(folder)
+        stamp.write_text(version)
 
 
 def build_wheel(python, inside, machine, source):
