@@ -105,6 +105,15 @@ def test_an_unpacked_sdist_gives_the_same_sdist(tmp_path):
     assert made[0] == made[1]
 
 
+def test_c_files_are_kept_for_the_numpy_that_they_were_made_with_alone(tmp_path):
+    made = tmp_path / "build" / "release" / "cython" / "module.c"
+    for version, kept in (("2.5.5", False), ("2.5.5", True), ("2.4.6", False)):
+        made.parent.mkdir(parents=True, exist_ok=True)
+        made.touch()
+        build.forget_c_of_another_numpy(tmp_path, version)
+        assert made.exists() == kept
+
+
 def test_a_missing_python_comes_with_the_reason(tmp_path):
     (tmp_path / "bin").mkdir()
     os.symlink(shutil.which("mkdir"), tmp_path / "bin" / "mkdir")

@@ -112,7 +112,7 @@ def forget_stale(source):
 
 
 def forget_c_of_another_numpy(source, version):
-    """Keep the C files of Cython if they are made for this numpy: for a later one, they do not compile with it."""
+    """Delete Cython's C files if they were made with another numpy: those of a later one do not compile with it."""
     stamp = source / "build" / "numpy"
     if not stamp.exists() or stamp.read_text() != version:
         for folder in source.glob("build/*/cython"):
