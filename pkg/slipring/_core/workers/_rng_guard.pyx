@@ -11,19 +11,11 @@ from slipring._core.workers import seeding
 from slipring._core.ring.worker_info import get_worker_info, swap_thread_info
 
 
-@cython.final
 @cython.auto_pickle(False)
-cdef class RngGuard:
-    """Calls a function, and then restores the caller's generators.
+cdef class Guard:
+    """Calls a function between `enter` and `leave`, whatever it raises."""
 
-    `owner` has the function's generators: ``states``, the result of `save_globals` or None, and ``rng_context``. Both
-    are updated at the end. If `owner` is None, the function sets its own generators.
-    """
-
-    cdef object owner, saved, rng_context
-
-    def __init__(self, owner=None):
-        self.owner = owner
+    cdef object owner, rng_context
 
     def call(self, function, *arguments):
         """Return the function's result."""
@@ -32,6 +24,27 @@ cdef class RngGuard:
             return function(*arguments)
         finally:
             self.leave()
+
+    cdef int enter(self) except -1:
+        return 0
+
+    cdef int leave(self) except -1:
+        return 0
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class RngGuard(Guard):
+    """Calls a function, and then restores the caller's generators.
+
+    `owner` has the function's generators: ``states``, the result of `save_globals` or None, and ``rng_context``. Both
+    are updated at the end. If `owner` is None, the function sets its own generators.
+    """
+
+    cdef object saved
+
+    def __init__(self, owner=None):
+        self.owner = owner
 
     cdef int enter(self) except -1:
         self.saved = seeding.save_globals()
@@ -63,7 +76,7 @@ cdef class RngGuard:
 
 @cython.final
 @cython.auto_pickle(False)
-cdef class AsWorker:
+cdef class AsWorker(Guard):
     """Calls a function in which `slipring.rng` and `get_worker_info` answer as in a worker.
 
     Global generators stay the caller's.
@@ -72,18 +85,10 @@ cdef class AsWorker:
     answer unless the calling thread or process is already a worker.
     """
 
-    cdef object owner, info, rng_context
+    cdef object info
 
     def __init__(self, owner, info):
         self.owner, self.info = owner, info
-
-    def call(self, function, *arguments):
-        """Return the function's result."""
-        self.enter()
-        try:
-            return function(*arguments)
-        finally:
-            self.leave()
 
     cdef int enter(self) except -1:
         info = get_worker_info() or self.info
