@@ -1,6 +1,7 @@
 """A rank that shares a pool: ``python -m tests.pool.rank OPTIONS``. It answers each line of JSON with another."""
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -95,11 +96,19 @@ class Poisoned(Rows):
 
 
 class Late(Rows):
-    """Rows of which the first four are short."""
+    """Rows of which the first four are short, and the others wait while the test has a lock on the file `lock`."""
+
+    def __init__(self, n, lock, **options):
+        super().__init__(n, **options)
+        self.lock = lock
 
     def __getitem__(self, index):
         row = super().__getitem__(index)
-        return row if index >= 4 else row[:1000]
+        if index < 4:
+            return row[:1000]
+        with open(self.lock, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        return row
 
 
 class Loaded:
@@ -193,8 +202,7 @@ class Answers:
         """
         ring = engine_of(self.loaders[name]).ring
         short = sum(ring.is_short(participant) for participant in range(1, ring.n_participants))
-        unfinished = sum(state in ("task", "claimed", "shared") for state in states(look(ring).slots))
-        return {**ring.usage, "budget": ring.budget, "unfinished": unfinished, "short": short}
+        return {**ring.usage, "budget": ring.budget, "unfinished": unfinished(look(ring)), "short": short}
 
     def report(self, name="train"):
         return self.loaders[name].report(ranks=True).dict()
@@ -234,6 +242,11 @@ class Answers:
     def private(self, pid):
         """Return this process's proportional memory, in bytes."""
         return pss(pid or os.getpid())
+
+
+def unfinished(snapshot):
+    """Return how many batches of a segment are requested and not made yet."""
+    return sum(state in ("task", "claimed", "shared") for state in states(snapshot.slots))
 
 
 def pss(pid):
