@@ -271,6 +271,42 @@ def test_methods_for_whole_batches_are_those_of_the_class_that_makes_the_samples
         assert next(iter(loader)).tolist() == wanted
 
 
+class Collating(Squares):
+    """A dataset that collates its samples and finishes its batches."""
+
+    def collate_samples(self, samples):
+        return {"sum": np.stack([row for row, _ in samples]).sum(axis=1)}
+
+    def finish_batch(self, batch, seed):
+        return {**batch, "n": len(batch["sum"])}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    "data",
+    [Whole(), Wrapped(Whole()), Negative(), Into(4), Collating(4)],
+    ids=["whole", "wrapped", "subclass", "only fetch_into", "only collate_samples"],
+)
+def test_torchs_face_makes_the_same_batches_of_tensors(data, num_workers):
+    torch = pytest.importorskip("torch")
+    from slipring.torch import DataLoader
+
+    with DataLoader(data, 2, num_workers=num_workers) as loader:
+        assert plain(list(loader), torch.Tensor) == plain(loaded(data, 2, num_workers=1), np.ndarray)
+
+
+def plain(batch, kind):
+    """Return nested batches as lists, with each array, which must be of that kind, as (its dtype, its values)."""
+    if isinstance(batch, dict):
+        return {key: plain(part, kind) for key, part in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return [plain(part, kind) for part in batch]
+    if isinstance(batch, int):
+        return batch
+    assert type(batch) is kind
+    return str(batch.dtype).removeprefix("torch."), batch.tolist()
+
+
 class Both(Into):
     """Makes whole batches, and single samples for loaders that need them."""
 

@@ -35,6 +35,11 @@ def default_collate(samples):
     return _theirs.default_collate(samples)
 
 
+def is_default(function):
+    """Return whether a `collate_fn` is torch's default, or what workers use for it."""
+    return function is default_collate or function is _theirs.default_collate
+
+
 def convert(sample):
     """Return torch's default_convert of a sample; copy read-only arrays first, because every tensor is writable."""
     return default_convert(_writable(sample))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import IterDataPipe, MapDataPipe, default_collate, default_convert
+from torch.utils.data import IterDataPipe, MapDataPipe, default_collate
 from torch.utils.data.graph_settings import apply_sharding
 
 from slipring._core.options.checks import instance
@@ -24,7 +24,7 @@ from slipring._core.passes.prefetch import Preloader
 from slipring._core.passes.reshard import begin_source
 from slipring._core.passes.sharing import Lead, Reader
 from slipring._core.passes.source import rank_stride, rank_that_draws
-from slipring._core.workers.fetch import batch_maker, load_ended, own_method
+from slipring._core.workers.fetch import load_ended
 from slipring._core.workers.job import Job
 from slipring._core.workers.pool_client import address_of
 from slipring._core.workers.stateful import is_stateful
@@ -275,7 +275,7 @@ class TorchFrontend(Frontend):
         init, epoch_seeds = self.worker_init_fn, self.rng == "sample"
         is_pipe = isinstance(self.dataset, (IterDataPipe, MapDataPipe))
         if options.num_workers == 0:
-            collate_fn = self._local_collate()
+            collate_fn = self.collate_fn if self.collate_fn is default_collate else core_collate(self.collate_fn)
             if is_pipe:
                 apply_sharding(self.dataset, iterator._world_size, iterator._rank)
         else:
@@ -304,15 +304,6 @@ class TorchFrontend(Frontend):
         source, group, _ = source_of(self)
         batched_by_it = source if self._auto_collation and not group else None
         return rank_stride(self.dataset, not self._is_map, batched_by_it, source, group, self.rank)
-
-    def _local_collate(self):
-        """Return the function that makes batches in this process."""
-        if self.collate_fn is not default_collate:
-            return core_collate(self.collate_fn)
-        own = None
-        if self._is_map and self._auto_collation:
-            own = own_method(batch_maker(self.dataset), "collate_samples")
-        return default_collate if own is None else lambda samples: default_convert(own(samples))
 
     def _order(self, iterator, options, numbers):
         resume = numbers.resume

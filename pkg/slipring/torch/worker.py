@@ -14,10 +14,9 @@ from slipring._core.codec._rows import LIST, TORCH
 from slipring._core.ring._ring import mix
 from slipring._core.ring.worker_info import get_worker_info
 from slipring._core.workers import seeding
-from slipring._core.workers.fetch import batch_maker, whole_batches
 from slipring._core.workers.worker import Worker
 from slipring.torch import private
-from slipring.torch.collate import collate_in_slot, default_collate, has_default_rules
+from slipring.torch.collate import collate_in_slot, default_collate, has_default_rules, is_default
 
 _thread_begins = threading.Lock()
 
@@ -62,15 +61,19 @@ class TorchWorker(Worker):
                 stacklevel=2,
             )
 
+    @classmethod
+    def adapt(cls, fetcher):
+        """Make tensors of the batches of the dataset, over the same bytes, as torch's default collation does."""
+        if not is_default(fetcher.collate_fn):
+            return
+        if (into := fetcher.whole_batches) is not None:
+            fetcher.into = lambda indices, empty: default_convert(into(indices, empty))
+        if (own := fetcher.own_collate) is not None:
+            fetcher.collate_fn = lambda samples: default_convert(own(samples))
+
     def begin(self, base_seed):
         if self.owns_process:
             collate_in_slot()
-        if self.options.collate_fn is default_collate:
-            into = whole_batches(batch_maker(self.job.dataset), self.job.rank_stride is not None)
-            if into is not None:  # as torch's default collation: tensors over the same bytes
-                self.fetcher.into = lambda indices, empty: default_convert(into(indices, empty))
-            if (own := self.fetcher.own_collate) is not None:
-                self.fetcher.collate_fn = lambda samples: default_convert(own(samples))
         super().begin(base_seed)
 
     def _seed_process(self, base_seed):
@@ -96,5 +99,5 @@ class TorchWorker(Worker):
             apply_random_seed(self.job.dataset, shared)
 
     def rules(self, fetcher):
-        is_default = fetcher.collate_fn is default_collate and not fetcher.single
-        return TORCH if is_default and has_default_rules() else LIST
+        takes_rows = fetcher.collate_fn is default_collate and not fetcher.single
+        return TORCH if takes_rows and has_default_rules() else LIST

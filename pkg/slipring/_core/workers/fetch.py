@@ -141,8 +141,9 @@ class MapFetcher(Fetcher):
         self.getitems = None if one_by_one else getattr(dataset, "__getitems__", None)
         self.is_async = is_async(dataset)
         maker = batch_maker(dataset)
+        self.whole_batches = None if single else whole_batches(maker, by_sample)
         is_default = collate_fn is None or is_own_collate(collate_fn, maker)
-        self.into = whole_batches(maker, by_sample) if is_default and not single else None
+        self.into = self.whole_batches if is_default else None
         if not single:
             self.into = self.into or gathered(maker, collate_fn)
             self.finish_batch = own_method(maker, "finish_batch")

@@ -56,6 +56,7 @@ class LocalWorker:
             skip_batches(self._read_again, -self.stream.position)
             return
         self.fetcher = MapFetcher(job, self.concurrency)
+        job.worker_class.adapt(self.fetcher)
         load_dataset(job.dataset, self.resumed)
 
     def _read_again(self):

@@ -52,6 +52,10 @@ class Worker:
     def not_sent(cls, error):
         """Hook, called before an exception is raised that prevented the start of a worker."""
 
+    @classmethod
+    def adapt(cls, fetcher):
+        """Hook: change how the batches become those of this loader that the dataset itself makes or collates."""
+
     def __init__(self, ring, number, job, owns_process, inherited=None, concurrency=None):
         self.ring = ring
         self.number, self.inherited = number, inherited
@@ -63,6 +67,7 @@ class Worker:
         if concurrency is None:
             self.concurrency = Concurrency(job.options.workers.fetch_threads)
         self.fetcher = MapFetcher(job, self.concurrency)
+        self.adapt(self.fetcher)
         self.stream = None
         self.iteration = None
         self.epoch = 0  # of the current iteration, for seeds
