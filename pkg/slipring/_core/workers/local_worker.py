@@ -77,7 +77,12 @@ class LocalWorker:
     def _guarded(self, function, *arguments):
         """Call a function, and then restore the caller's generators, or leave them to the dataset."""
         if self.as_torch and self.job.seeds_once:
-            return function(*arguments)
+            if seeding.has_rng():  # a dataset or collate_fn iterates this loader
+                return function(*arguments)
+            if self.rng_context is seeding.NO_CONTEXT:  # the numbers that a single worker would draw
+                own = mix(self.seed, self.job.epoch_of(self.epoch_word), 0)
+                self.rng_context = seeding.only_rng(own if self.options.rng == "worker" else self.seed)
+            return AsWorker(self, None).call(function, *arguments)
         if self.is_guest:
             return AsWorker(self, WorkerInfo(0, 1, self.seed, self.job.dataset)).call(function, *arguments)
         return RngGuard(self).call(function, *arguments)
@@ -103,7 +108,7 @@ class LocalWorker:
     def _read(self, seq, indices):
         """Return a `RowWriter` with the samples of a batch."""
         fetcher, n = self.fetcher, len(indices)
-        size = None if self.as_torch else self.options.workers.chunk_size
+        size = None if self.as_torch and self.job.seeds_once else self.options.workers.chunk_size
         self._seed(seq, 0)
         if size is None or size >= n:
             rows = fetcher.row_writer(0, n, fetcher.rules())

@@ -188,13 +188,25 @@ def sample_contexts(n):
     if thread.samples is not None:  # as `BySample`, except for the global generators
         return [RngContext(seed, batch=seed) for seed in [_next_sample(thread) for _ in range(n)]]
     if thread.seed is None:
-        return [RngContext(stream=thread.stream)] * n
+        if thread.generator is None:
+            return [RngContext(stream=thread.stream)] * n
+        return [only_rng(int(seed)) for seed in thread.generator.integers(1 << 64, size=n, dtype=np.uint64)]
     batch, first = thread.batch, thread.row
     if batch is None:
         batch, first = sample_seed(), 0
     else:
         thread.row += n
     return [RngContext(mix(batch, row, 0), None, batch, row, thread.stream) for row in range(first, first + n)]
+
+
+def has_rng():
+    """Return whether `rng` has numbers in the calling thread."""
+    return _thread.seed is not None or _thread.generator is not None
+
+
+def only_rng(seed):
+    """Return a context in which `rng` has numbers, and everything else is drawn from the caller's generators."""
+    return RngContext(generator=np.random.Generator(np.random.Philox(key=seed)))
 
 
 def row():
