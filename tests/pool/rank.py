@@ -62,6 +62,19 @@ class Holding(Rows):
         }[kind]()
 
 
+class Wrapping(Rows):
+    """Rows of a wrapper, with an attribute `dataset` or `datasets`."""
+
+    def __init__(self, n, kind, values, wraps):
+        super().__init__(n)
+        inner = Holding(n, kind, values)
+        setattr(self, wraps, inner if wraps == "dataset" else [Rows(n), inner])
+
+
+def listed(n, kind, values):
+    return [[float(value), 0.0, 0.0] for value in values]
+
+
 class Scale:
     """A function of samples, and an object whose method is one."""
 

@@ -97,6 +97,24 @@ def test_ranks_that_have_divided_their_dataset_get_an_error(kind):
         assert answer["error"] == "ValueError" and "dataset.held is " in answer["text"]
 
 
+@pytest.mark.parametrize(
+    ("dataset", "more", "name"),
+    [
+        ("Wrapping", {"wraps": "dataset"}, "dataset.dataset.held"),
+        ("Wrapping", {"wraps": "datasets"}, "dataset.datasets[1].held"),
+        ("listed", {}, "the items of dataset"),
+    ],
+)
+def test_so_do_ranks_that_have_divided_a_list_or_what_a_wrapper_reads(dataset, more, name):
+    data = {"n": 64, "kind": "numpy", **more}
+    with ranks(1, dataset=dataset, data={**data, "values": [*range(0, 128, 2)]}) as (first,), Rank() as second:
+        first.ask("batch")
+        data["values"] = [*range(1, 129, 2)]
+        second.ask("make", pool=first.name, num_workers=2, dataset=dataset, data=data)
+        answer = second.ask("epoch")
+        assert answer["error"] == "ValueError" and f"{name} is '64 items (digest" in answer["text"]
+
+
 @pytest.mark.parametrize(("kind", "name"), [("partial", "args[0]"), ("method", "factor")])
 def test_ranks_whose_functions_have_other_arguments_get_an_error(kind, name):
     with ranks(1, scale=[kind, 2]) as (first,), Rank() as second:

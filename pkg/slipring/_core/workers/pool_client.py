@@ -65,15 +65,34 @@ def described(job):
     """Return what the loaders of a number must agree on: a dict of names and plain values."""
     said = {}
     for name, part in zip(PARTS, parts_of(job), strict=True):
-        said[name] = _kind(part)
-        given = _attributes(part)
-        plain = {f"{name}.{attribute}": _plain(given[attribute]) for attribute in sorted(given)}
-        said.update({attribute: value for attribute, value in plain.items() if value is not UNKNOWN})
+        said.update(_described(name, part))
     with contextlib.suppress(Exception):  # users' code; not every dataset has a length
         said["len(dataset)"] = len(job.dataset)
     said["num_workers"], said["memory"] = job.num_workers, job.options.workers.memory
     said["the version of slipring"], said["the version of Python"] = __version__, platform.python_version()
     return said
+
+
+def _described(name, part, depth=4):
+    """Return {name: value} of what is compared of a dataset or a function, and of the datasets that it wraps."""
+    given = _attributes(part)
+    plain = {f"the items of {name}": UNKNOWN if part is None else _plain(part)}
+    plain.update({f"{name}.{attribute}": _plain(given[attribute]) for attribute in sorted(given)})
+    said = {name: _kind(part), **{each: value for each, value in plain.items() if value is not UNKNOWN}}
+    if depth:
+        for attribute, inner in _wrapped(given):
+            said.update(_described(f"{name}.{attribute}", inner, depth - 1))
+    return said
+
+
+def _wrapped(given):
+    """Yield (name, dataset) of the datasets that a wrapper such as torch's Subset or ConcatDataset reads."""
+    if "dataset" in given:
+        yield "dataset", given["dataset"]
+    several = given.get("datasets")
+    if isinstance(several, (list, tuple)):
+        step = len(several) // ROWS + 1
+        yield from ((f"datasets[{n}]", several[n]) for n in range(0, len(several), step))
 
 
 def _attributes(part):
