@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.wheels import build, sbom
+from tools.wheels import build, pythons, sbom
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "slipring-1.2.dist-info"
@@ -112,6 +113,14 @@ def test_c_files_are_kept_for_the_numpy_that_they_were_made_with_alone(tmp_path)
         made.touch()
         build.forget_c_of_another_numpy(tmp_path, version)
         assert made.exists() == kept
+
+
+def test_packages_are_those_of_the_python_that_they_are_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(pythons, "WORK", tmp_path)
+    for minor, numpy in ((14, "numpy==2.4.6"), (15, "numpy==2.5.5")):
+        lines = pythons.Python(minor, Path(sys.executable), "aarch64").constraints().read_text().splitlines()
+        assert [line for line in lines if line.startswith("numpy")] == [numpy]
+        assert all(re.fullmatch(r"[\w-]+==[\w.]+", line) for line in lines)
 
 
 def test_a_missing_python_comes_with_the_reason(tmp_path):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "wheel"
 MINORS = range(11, 16)  # CPython 3.11 to 3.15
@@ -61,8 +63,22 @@ class Python:
         if not inside.exists():
             self._create(directory)
         pip = (sys.executable, "-m", "pip", *self._target(directory), "--quiet", "--only-binary", ":all:")
-        run(*pip, "-c", ROOT / "requirements-core.txt", *packages, env=env)
+        run(*pip, "-c", self.constraints(), *packages, env=env)
         return inside
+
+    def constraints(self):
+        """Write the versions of requirements-core.txt for this Python; return the file.
+
+        pip itself would compare a line's python_version with its own interpreter's.
+        """
+        lines = (ROOT / "requirements-core.txt").read_text().splitlines()
+        given = [Requirement(line) for line in lines if not line.startswith("#")]
+        here = {"python_version": f"3.{self.minor}"}
+        kept = [f"{each.name}{each.specifier}\n" for each in given if not each.marker or each.marker.evaluate(here)]
+        WORK.mkdir(parents=True, exist_ok=True)
+        path = WORK / f"constraints-3.{self.minor}.txt"
+        path.write_text("".join(kept))
+        return path
 
     def _target(self, directory):
         """Return the arguments of pip that install into the environment."""
