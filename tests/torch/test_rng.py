@@ -91,3 +91,16 @@ def test_a_loader_that_is_iterated_in_a_worker_draws_from_the_workers_generator(
 def test_with_ranges_the_numbers_do_not_depend_on_whether_there_are_workers():
     options = {"rng": "batch", "workers": Workers(chunk_size=3)}
     assert str(seeded(Draws(), **options)) == str(seeded(Draws(), num_workers=2, **options))
+
+
+@pytest.mark.filterwarnings("ignore:the iterable dataset has no state_dict")
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_resumed_stream_draws_the_numbers_again_that_belong_to_its_position(num_workers):
+    with DataLoader(Stream(), 4, num_workers=num_workers) as loader:
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        expected = [batch[0].tolist() for batch in batches]
+    with DataLoader(Stream(), 4, num_workers=num_workers) as resumed:
+        resumed.load_state_dict(state)
+        assert [batch[0].tolist() for batch in resumed] == expected

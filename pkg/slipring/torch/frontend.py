@@ -337,8 +337,6 @@ class TorchFrontend(Frontend):
 
     def _begin_in(self, iterator, arguments, hooks):
         options, maker = arguments[:2]
-        if not options.num_workers:
-            maker.open()  # as in torch, also a stream's __iter__ runs in iter(loader)
         engine = maker if options.num_workers else None
         if not isinstance(iterator, DeviceIteration):
             self._unpin(engine)

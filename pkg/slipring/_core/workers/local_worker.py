@@ -39,8 +39,8 @@ class LocalWorker:
         self.is_guest = job.options.collate_fn is None and getattr(job.dataset, "draws_as_caller", False)
 
     def begin(self):
-        """Begin the pass. As in workers, an iterable dataset begins with the first batch."""
-        if not self.job.is_stream:
+        """Begin the pass. As in workers, an iterable dataset begins with the first batch; torch calls its iter() now."""
+        if self.as_torch or not self.job.is_stream:
             self._guarded(self.open)
 
     def open(self):
