@@ -111,6 +111,34 @@ cdef class AsWorker(Guard):
         return raised
 
 
+@cython.final
+@cython.auto_pickle(False)
+cdef class LendRng(Guard):
+    """Calls functions in which `slipring.rng` returns a generator, unless the caller's own batch has one already.
+
+    All other generators stay the caller's.
+    """
+
+    cdef object generator
+    cdef bint is_lent
+
+    def __init__(self, generator):
+        self.generator = generator
+
+    cdef int enter(self) except -1:
+        self.is_lent = not seeding.has_rng()
+        if self.is_lent:
+            seeding.set_rng(self.generator)
+        return 0
+
+    cdef int leave(self) except -1:
+        if self.is_lent:
+            raised = surely(seeding.set_rng, (None,), None)[1]
+            if raised is not None:
+                raise raised
+        return 0
+
+
 cdef tuple surely(function, tuple arguments, raised):
     """Call a function until no handler raises in it; the function must be repeatable.
 

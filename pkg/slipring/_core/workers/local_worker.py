@@ -8,7 +8,7 @@ from slipring._core.ring._segment import now
 from slipring._core.ring.sample_marks import count_in, counted_in, take_position
 from slipring._core.ring.worker_info import WorkerInfo
 from slipring._core.workers import error_record, ranges, seeding
-from slipring._core.workers._rng_guard import AsWorker, RngGuard
+from slipring._core.workers._rng_guard import AsWorker, LendRng, RngGuard
 from slipring._core.workers.fetch import MapFetcher, StreamFetcher, load_dataset, skip_batches
 from slipring._core.workers.stateful import attempt, copied, is_stateful, stateful_parts, states_of
 from slipring.errors import state_half_made
@@ -25,7 +25,7 @@ class LocalWorker:
 
     states = None  # the generators' states between two batches, if they continue from batch to batch
     rng_context = seeding.NO_CONTEXT  # the context from which slipring.rng() continues
-    stream = fetcher = None
+    stream = fetcher = lending = None
     state = None  # the states after the batch that was made last, if they are sent with it
     has_begun = is_open = False
     asked, first_row = None, 0  # the indices that were read last, and their first row of the batch
@@ -39,7 +39,7 @@ class LocalWorker:
         self.is_guest = job.options.collate_fn is None and getattr(job.dataset, "draws_as_caller", False)
 
     def begin(self):
-        """Begin the pass. As in workers, an iterable dataset begins with the first batch; torch calls its iter() now."""
+        """Begin the pass. As in workers, an iterable dataset begins with the first batch; as in torch, here."""
         if self.as_torch or not self.job.is_stream:
             self._guarded(self.open)
 
@@ -77,12 +77,10 @@ class LocalWorker:
     def _guarded(self, function, *arguments):
         """Call a function, and then restore the caller's generators, or leave them to the dataset."""
         if self.as_torch and self.job.seeds_once:
-            if seeding.has_rng():  # a dataset or collate_fn iterates this loader
-                return function(*arguments)
-            if self.rng_context is seeding.NO_CONTEXT:  # the numbers that a single worker would draw
+            if self.lending is None:  # the numbers that a single worker would draw
                 own = mix(self.seed, self.job.epoch_of(self.epoch_word), 0)
-                self.rng_context = seeding.only_rng(own if self.options.rng == "worker" else self.seed)
-            return AsWorker(self, None).call(function, *arguments)
+                self.lending = LendRng(seeding.generator_of(own if self.options.rng == "worker" else self.seed))
+            return self.lending.call(function, *arguments)
         if self.is_guest:
             return AsWorker(self, WorkerInfo(0, 1, self.seed, self.job.dataset)).call(function, *arguments)
         return RngGuard(self).call(function, *arguments)

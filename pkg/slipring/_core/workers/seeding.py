@@ -84,7 +84,7 @@ def rng() -> np.random.Generator:
                 "slipring.rng() is the generator of the batch being made, and no loader makes a batch here. "
                 "Read the sample with a loader, or draw from numpy.random.default_rng()"
             )
-        _thread.generator = np.random.Generator(np.random.Philox(key=_thread.seed))
+        _thread.generator = generator_of(_thread.seed)
     return _thread.generator
 
 
@@ -190,7 +190,8 @@ def sample_contexts(n):
     if thread.seed is None:
         if thread.generator is None:
             return [RngContext(stream=thread.stream)] * n
-        return [only_rng(int(seed)) for seed in thread.generator.integers(1 << 64, size=n, dtype=np.uint64)]
+        seeds = thread.generator.integers(1 << 64, size=n, dtype=np.uint64)
+        return [RngContext(generator=generator_of(int(seed))) for seed in seeds]
     batch, first = thread.batch, thread.row
     if batch is None:
         batch, first = sample_seed(), 0
@@ -201,12 +202,17 @@ def sample_contexts(n):
 
 def has_rng():
     """Return whether `rng` has numbers in the calling thread."""
-    return _thread.seed is not None or _thread.generator is not None
+    return _thread.generator is not None or _thread.seed is not None
 
 
-def only_rng(seed):
-    """Return a context in which `rng` has numbers, and everything else is drawn from the caller's generators."""
-    return RngContext(generator=np.random.Generator(np.random.Philox(key=seed)))
+def set_rng(generator):
+    """Set what `rng` returns in the calling thread, and nothing else: other draws are from the caller's generators."""
+    _thread.generator = generator
+
+
+def generator_of(seed):
+    """Return the generator that `rng` returns for a seed."""
+    return np.random.Generator(np.random.Philox(key=seed))
 
 
 def row():
