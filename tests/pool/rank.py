@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -69,6 +70,54 @@ class Wrapping(Rows):
         super().__init__(n)
         inner = Holding(n, kind, values)
         setattr(self, wraps, inner if wraps == "dataset" else [Rows(n), inner])
+
+
+class Photographs(Rows):
+    """Rows of a wrapper of images, which keeps something of its own process."""
+
+    def __init__(self, n, folder):
+        from slipring.images import Folder
+
+        super().__init__(n)
+        self._token = os.urandom(8).hex()
+        self.dataset = Folder(folder)
+
+    def __getitem__(self, index):
+        row = super().__getitem__(index)
+        row[1] = self.dataset[0][0].mean()
+        return row
+
+
+class Itself(Rows):
+    """Rows of a wrapper of itself."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.datasets = [self] * 20
+
+
+class Unready(Rows):
+    """Rows of a wrapper of an object that raises when it is asked for its name."""
+
+    class Inner:
+        def __getattr__(self, name):
+            raise RuntimeError("not open") if name == "__qualname__" else AttributeError(name)
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.dataset = self.Inner()
+
+
+class Augmenting(list):
+    """A list that gives samples other numbers each time, also to those who only look."""
+
+    def __init__(self, n):
+        super().__init__([float(index)] for index in range(n))
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return [*super().__getitem__(index), random.random(), 0.0]
 
 
 def listed(n, kind, values):

@@ -9,6 +9,7 @@ import sys
 import uuid
 
 import pytest
+from PIL import Image
 
 from slipring import Loader, Workers
 from tests.pool.rank import Rank, parent_of, ranks, wait_gone
@@ -100,9 +101,9 @@ def test_ranks_that_have_divided_their_dataset_get_an_error(kind):
 @pytest.mark.parametrize(
     ("dataset", "more", "name"),
     [
-        ("Wrapping", {"wraps": "dataset"}, "dataset.dataset.held"),
-        ("Wrapping", {"wraps": "datasets"}, "dataset.datasets[1].held"),
-        ("listed", {}, "the items of dataset"),
+        ("Wrapping", {"wraps": "dataset"}, "dataset.dataset.held is '"),
+        ("Wrapping", {"wraps": "datasets"}, "dataset.datasets[1].held is '"),
+        ("listed", {}, "dataset is 'builtins.list of "),
     ],
 )
 def test_so_do_ranks_that_have_divided_a_list_or_what_a_wrapper_reads(dataset, more, name):
@@ -112,7 +113,7 @@ def test_so_do_ranks_that_have_divided_a_list_or_what_a_wrapper_reads(dataset, m
         data["values"] = [*range(1, 129, 2)]
         second.ask("make", pool=first.name, num_workers=2, dataset=dataset, data=data)
         answer = second.ask("epoch")
-        assert answer["error"] == "ValueError" and f"{name} is '64 items (digest" in answer["text"]
+        assert answer["error"] == "ValueError" and f"{name}64 items (digest" in answer["text"]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("partial", "args[0]"), ("method", "factor")])
@@ -124,8 +125,16 @@ def test_ranks_whose_functions_have_other_arguments_get_an_error(kind, name):
         assert answer["error"] == "ValueError" and f"collate_fn.{name} is 3 here and 2 there" in answer["text"]
 
 
-def test_values_that_are_not_equal_to_themselves_do_not_differ():
-    with ranks(2, data={"n": 64, "root": float("nan")}) as started:
+@pytest.mark.parametrize(
+    ("dataset", "data"),
+    [("Rows", {"root": float("nan")}), ("Photographs", {}), ("Itself", {}), ("Unready", {}), ("Augmenting", {})],
+)
+def test_equal_datasets_do_not_differ(dataset, data, tmp_path):
+    if dataset == "Photographs":
+        data = {"folder": str(tmp_path)}
+        (tmp_path / "cat").mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / "cat" / "0.png")
+    with ranks(2, dataset=dataset, data={"n": 64, **data}) as started:
         assert all("error" not in rank.ask("epoch") for rank in started)
 
 

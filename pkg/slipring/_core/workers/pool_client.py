@@ -1,5 +1,6 @@
 """How a loader finds the pool of its machine, or starts it, and what they tell each other."""
 
+import collections
 import contextlib
 import functools
 import hashlib
@@ -33,6 +34,8 @@ JOB = (  # variables that tell a job's processes on one machine from those of ot
 UNKNOWN = object()  # a value that is not compared
 SAMPLED = 1000  # about as many items of a list, an array or a text are compared
 ROWS = 30  # and in so many rows of an array
+ITEMS = 10  # of each list in a list, at least so many
+WRAPPED = 30  # at most so many datasets are compared of one that wraps others
 LISTS = (
     *(("builtins", "list"), ("builtins", "tuple")),
     *(("numpy", "ndarray"), ("torch", "Tensor"), ("pyarrow", "Array"), ("slipring.strings", "StringList")),
@@ -73,26 +76,32 @@ def described(job):
     return said
 
 
-def _described(name, part, depth=4):
-    """Return {name: value} of what is compared of a dataset or a function, and of the datasets that it wraps."""
-    given = _attributes(part)
-    plain = {f"the items of {name}": UNKNOWN if part is None else _plain(part)}
-    plain.update({f"{name}.{attribute}": _plain(given[attribute]) for attribute in sorted(given)})
-    said = {name: _kind(part), **{each: value for each, value in plain.items() if value is not UNKNOWN}}
-    if depth:
-        for attribute, inner in _wrapped(given):
-            said.update(_described(f"{name}.{attribute}", inner, depth - 1))
+def _described(name, part):
+    """Return {name: value} of what is compared of a dataset or a function, and of the datasets that it wraps.
+
+    Private attributes are not compared: they may be of one process, such as a token or what it has read so far.
+    """
+    said, seen, waiting = {}, set(), collections.deque([(name, part)])
+    while waiting and len(seen) < WRAPPED:
+        name, part = waiting.popleft()
+        if id(part) in seen:  # a wrapper of itself, or a dataset that is there twice
+            continue
+        seen.add(id(part))
+        content, given = _plain(part), attempt(_attributes, part)[0] or {}
+        said[name] = _kind(part) if part is None or content is UNKNOWN else f"{_kind(part)} of {content}"
+        for attribute in sorted(given):
+            if not attribute.startswith("_") and (value := _plain(given[attribute])) is not UNKNOWN:
+                said[f"{name}.{attribute}"] = value
+        waiting.extend((f"{name}.{inner}", each) for inner, each in _wrapped(given))
     return said
 
 
 def _wrapped(given):
-    """Yield (name, dataset) of the datasets that a wrapper such as torch's Subset or ConcatDataset reads."""
-    if "dataset" in given:
-        yield "dataset", given["dataset"]
+    """Return [(name, dataset)] of the datasets that a wrapper such as torch's Subset or ConcatDataset reads."""
     several = given.get("datasets")
-    if isinstance(several, (list, tuple)):
-        step = len(several) // ROWS + 1
-        yield from ((f"datasets[{n}]", several[n]) for n in range(0, len(several), step))
+    several = several[:WRAPPED] if type(several) in (list, tuple) else ()
+    inner = [("dataset", given.get("dataset")), *((f"datasets[{n}]", each) for n, each in enumerate(several))]
+    return [(name, each) for name, each in inner if not isinstance(each, (type(None), str, int))]
 
 
 def _attributes(part):
@@ -105,8 +114,11 @@ def _attributes(part):
     return getattr(part.__self__ if isinstance(part, types.MethodType) else part, "__dict__", {})
 
 
-def _plain(value, depth=3):
-    """Return a value as one that any process can unpickle; of a long one its length and a digest. Or `UNKNOWN`."""
+def _plain(value, depth=3, size=SAMPLED):
+    """Return a value as one that any process can unpickle; of a long one its length and a digest. Or `UNKNOWN`.
+
+    About `size` items of a list are compared, and in all about as many of the lists in it, but some of each.
+    """
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, np.generic):
@@ -120,28 +132,36 @@ def _plain(value, depth=3):
             return _digest(f"{len(value)} {'characters' if kind is str else 'bytes'}", kind.__repr__(_sample(value)))
         # It is not always of that very class, such as a member of an Enum; and NaN is not itself.
         return value if type(value) is kind and value == value else kind.__repr__(value)
-    found, error = (None, None) if depth == 1 else attempt(_items, value)
+    found, error = (None, None) if depth == 1 else attempt(_items, value, size)
     if found is None or error is not None:  # a sparse tensor, for example, has no sequence of items
         return UNKNOWN
-    items = [_plain(item, depth - 1) for item in found[1]]
-    return UNKNOWN if UNKNOWN in items else _digest(f"{found[0]} items", repr(items))
+    n, sample = found
+    items, size = [], max(ITEMS, size // max(1, len(sample)))
+    for item in sample:
+        if (plain := _plain(item, depth - 1, size)) is UNKNOWN:
+            return UNKNOWN
+        items.append(plain)
+    return _digest(f"{n} items", repr(items))
 
 
-def _items(value):
+def _items(value, size):
     """Return (length, sample) of a list or an array; None for other values."""
     kinds = (getattr(sys.modules.get(module), name, ()) for module, name in LISTS)
     if not any(isinstance(value, kind) for kind in kinds):  # a class that the program has not imported is ()
         return None
+    for kind in (list, tuple):
+        if isinstance(value, kind) and type(value) is not kind:  # its own methods may be a dataset's
+            value = [*kind.__iter__(value)]
     n = len(value) if getattr(value, "ndim", 1) == 1 else math.prod(value.shape)
     if n != 0 and getattr(value, "ndim", 1) != 1:  # reshape may copy, so not all rows
         value = (value[:: len(value) // ROWS + 1] if value.ndim else value).reshape(-1)
-    sample = _sample(value)
+    sample = _sample(value, size)
     return n, sample.tolist() if hasattr(sample, "tolist") else list(sample)
 
 
-def _sample(values):
-    """Return about `SAMPLED` evenly spread items of a sequence, as one of the same class."""
-    return values[:: len(values) // SAMPLED + 1]
+def _sample(values, size=SAMPLED):
+    """Return about `size` evenly spread items of a sequence, as one of the same class."""
+    return values[:: len(values) // size + 1]
 
 
 def _digest(length, text):
@@ -150,7 +170,8 @@ def _digest(length, text):
 
 def _kind(thing):
     """Return the name of a function, or of an object's class."""
-    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    is_named, _ = attempt(hasattr, thing, "__qualname__")  # a dataset's __getattr__ may raise
+    named = thing if is_named else type(thing)
     return None if thing is None else f"{named.__module__}.{named.__qualname__}"
 
 
