@@ -72,7 +72,7 @@ class Python:
         pip itself would compare a line's python_version with its own interpreter's.
         """
         lines = (ROOT / "requirements-core.txt").read_text().splitlines()
-        given = [Requirement(line) for line in lines if not line.startswith("#")]
+        given = [Requirement(text) for line in lines if (text := line.partition("#")[0].strip())]
         here = {"python_version": f"3.{self.minor}"}
         kept = [f"{each.name}{each.specifier}\n" for each in given if not each.marker or each.marker.evaluate(here)]
         WORK.mkdir(parents=True, exist_ok=True)
