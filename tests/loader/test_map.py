@@ -307,6 +307,39 @@ def plain(batch, kind):
     return str(batch.dtype).removeprefix("torch."), batch.tolist()
 
 
+class Lending:
+    """Its batches are views of its array, which may be read-only, or always the same buffer."""
+
+    def __init__(self, kind):
+        self.kind, self.rows = kind, np.arange(12.0).reshape(6, 2)
+        self.rows.flags.writeable = kind != "read-only"
+        self.buffer = np.empty((2, 2))
+
+    def __len__(self):
+        return len(self.rows)
+
+    def fetch_into(self, indices, empty):
+        if self.kind != "buffer":
+            return self.rows[indices[0] : indices[-1] + 1]
+        self.buffer[:] = self.rows[indices]
+        return self.buffer
+
+
+@pytest.mark.parametrize("kind", ["view", "read-only", "buffer"])
+@pytest.mark.parametrize("face", ["slipring", "torch"])
+def test_without_workers_a_batch_is_not_the_datasets_memory(face, kind):
+    loader = Loader
+    if face == "torch":
+        pytest.importorskip("torch")
+        from slipring.torch import DataLoader as loader
+    dataset = Lending(kind)
+    batches = list(loader(dataset, 2))
+    assert [batch.tolist() for batch in batches] == [dataset.rows[i : i + 2].tolist() for i in (0, 2, 4)]
+    for batch in batches:
+        batch += 100
+    assert dataset.rows.tolist() == np.arange(12.0).reshape(6, 2).tolist()
+
+
 class Both(Into):
     """Makes whole batches, and single samples for loaders that need them."""
 

@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import torch
-from torch.utils.data import IterDataPipe, default_convert
+from torch.utils.data import IterDataPipe
 from torch.utils.data.graph_settings import apply_random_seed
 
 from slipring._core.codec._rows import LIST, TORCH
@@ -16,7 +16,7 @@ from slipring._core.ring.worker_info import get_worker_info
 from slipring._core.workers import seeding
 from slipring._core.workers.worker import Worker
 from slipring.torch import private
-from slipring.torch.collate import collate_in_slot, default_collate, has_default_rules, is_default
+from slipring.torch.collate import collate_in_slot, convert, default_collate, has_default_rules, is_default
 
 _thread_begins = threading.Lock()
 
@@ -67,9 +67,9 @@ class TorchWorker(Worker):
         if not is_default(fetcher.collate_fn):
             return
         if (into := fetcher.whole_batches) is not None:
-            fetcher.into = lambda indices, empty: default_convert(into(indices, empty))
+            fetcher.into = lambda indices, empty: convert(into(indices, empty))
         if (own := fetcher.own_collate) is not None:
-            fetcher.collate_fn = lambda samples: default_convert(own(samples))
+            fetcher.collate_fn = lambda samples: convert(own(samples))
 
     def begin(self, base_seed):
         if self.owns_process:

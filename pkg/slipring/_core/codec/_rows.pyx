@@ -558,7 +558,7 @@ cdef class RowWriter:
     cdef list samples         # instead of rows
     cdef object given         # the object that the dataset's __getitems__ returned
     cdef bint was_given
-    cdef bint is_made         # `given` is the batch itself
+    cdef readonly bint is_made  # `given` is the batch itself
     cdef set beyond           # rows after `count` that have arrived
     cdef object model         # the sample that determines the layout, while `share` runs
 

@@ -9,7 +9,7 @@ from slipring._core.ring.sample_marks import count_in, counted_in, take_position
 from slipring._core.ring.worker_info import WorkerInfo
 from slipring._core.workers import error_record, ranges, seeding
 from slipring._core.workers._rng_guard import AsWorker, LendRng, RngGuard
-from slipring._core.workers.fetch import MapFetcher, StreamFetcher, load_dataset, skip_batches
+from slipring._core.workers.fetch import MapFetcher, StreamFetcher, listed, load_dataset, skip_batches
 from slipring._core.workers.stateful import attempt, copied, is_stateful, stateful_parts, states_of
 from slipring.errors import state_half_made
 
@@ -39,7 +39,7 @@ class LocalWorker:
         self.is_guest = job.options.collate_fn is None and getattr(job.dataset, "draws_as_caller", False)
 
     def begin(self):
-        """Begin the pass. As in workers, an iterable dataset begins with the first batch; as in torch, here."""
+        """Begin the pass. An iterable dataset begins with the first batch, as in workers, but for torch here."""
         if self.as_torch or not self.job.is_stream:
             self._guarded(self.open)
 
@@ -77,7 +77,7 @@ class LocalWorker:
     def _guarded(self, function, *arguments):
         """Call a function, and then restore the caller's generators, or leave them to the dataset."""
         if self.as_torch and self.job.seeds_once:
-            if self.lending is None:  # the numbers that a single worker would draw
+            if self.lending is None:  # a single worker's numbers, unless that draws some for `finish_batch`
                 own = mix(self.seed, self.job.epoch_of(self.epoch_word), 0)
                 self.lending = LendRng(seeding.generator_of(own if self.options.rng == "worker" else self.seed))
             return self.lending.call(function, *arguments)
@@ -115,7 +115,7 @@ class LocalWorker:
             else:
                 fetcher.read(indices, rows)
             return rows
-        samples = []
+        samples, indices = [], listed(indices)
         for first in range(0, n, size):  # the same random numbers as if workers made these ranges
             self._seed(seq, first)
             self.asked, self.first_row = indices[first : first + size], first
@@ -156,7 +156,7 @@ class LocalWorker:
 
     def _own(self, batch, rows, fetcher):
         """Return a batch that no other code writes to: a dataset or collate_fn may use its arrays again."""
-        if self.as_torch:
+        if self.as_torch and not rows.is_made:
             return batch
         if not rows.in_place or any(rows.kept()) or fetcher.finish_batch is not None:
             return detached(batch, self.meter)
