@@ -276,6 +276,7 @@ class TorchFrontend(Frontend):
         is_pipe = isinstance(self.dataset, (IterDataPipe, MapDataPipe))
         if options.num_workers == 0:
             collate_fn = self.collate_fn if self.collate_fn is default_collate else core_collate(self.collate_fn)
+            epoch_seeds = epoch_seeds or isinstance(self.dataset, IterDataPipe)
             if is_pipe:
                 apply_sharding(self.dataset, iterator._world_size, iterator._rank)
         else:

@@ -181,20 +181,17 @@ def swap_context(context):
 def sample_contexts(n):
     """Return a context (see `swap_context`) for each of the next `n` samples, and skip these samples here.
 
-    The contexts are for concurrent reads. `sample_seed` returns there what it would have returned here; `rng` restarts
-    with each sample.
+    The contexts are for concurrent reads. `sample_seed` returns there what it would have returned here, or a number if
+    only `rng` has some here; `rng` restarts with each sample.
     """
     thread = _thread
     if thread.samples is not None:  # as `BySample`, except for the global generators
         return [RngContext(seed, batch=seed) for seed in [_next_sample(thread) for _ in range(n)]]
-    if thread.seed is None:
-        if thread.generator is None:
-            return [RngContext(stream=thread.stream)] * n
-        seeds = thread.generator.integers(1 << 64, size=n, dtype=np.uint64)
-        return [RngContext(generator=generator_of(int(seed))) for seed in seeds]
+    if not has_rng():
+        return [RngContext(stream=thread.stream)] * n
     batch, first = thread.batch, thread.row
     if batch is None:
-        batch, first = sample_seed(), 0
+        batch, first = int(rng().integers(1 << 64, dtype=np.uint64)), 0
     else:
         thread.row += n
     return [RngContext(mix(batch, row, 0), None, batch, row, thread.stream) for row in range(first, first + n)]
