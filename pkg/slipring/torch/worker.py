@@ -63,7 +63,7 @@ class TorchWorker(Worker):
 
     @classmethod
     def adapt(cls, fetcher):
-        """Make tensors of the batches of the dataset, over the same bytes, as torch's default collation does."""
+        """Convert the arrays of batches that the dataset makes or collates to tensors, without a copy if possible."""
         if not is_default(fetcher.collate_fn):
             return
         if (into := fetcher.whole_batches) is not None:

@@ -39,7 +39,7 @@ class LocalWorker:
         self.is_guest = job.options.collate_fn is None and getattr(job.dataset, "draws_as_caller", False)
 
     def begin(self):
-        """Begin the pass. An iterable dataset begins with the first batch, as in workers, but for torch here."""
+        """Begin the pass. Except in torch's face, an iterable dataset begins with the first batch, as in workers."""
         if self.as_torch or not self.job.is_stream:
             self._guarded(self.open)
 

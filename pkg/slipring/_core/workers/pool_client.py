@@ -77,9 +77,9 @@ def described(job):
 
 
 def _described(name, part):
-    """Return {name: value} of what is compared of a dataset or a function, and of the datasets that it wraps.
+    """Return the properties that ranks compare, {name: value}, of a function or of a dataset and those inside it.
 
-    Private attributes are not compared: they may be of one process, such as a token or what it has read so far.
+    Private attributes are left out: their values may differ from process to process, as a random token does.
     """
     said, seen, waiting = {}, set(), collections.deque([(name, part)])
     while waiting and len(seen) < WRAPPED:
@@ -97,7 +97,7 @@ def _described(name, part):
 
 
 def _wrapped(given):
-    """Return [(name, dataset)] of the datasets that a wrapper such as torch's Subset or ConcatDataset reads."""
+    """Return [(name, dataset)] for the datasets inside a wrapper, such as torch's Subset or ConcatDataset."""
     several = given.get("datasets")
     several = several[:WRAPPED] if type(several) in (list, tuple) else ()
     inner = [("dataset", given.get("dataset")), *((f"datasets[{n}]", each) for n, each in enumerate(several))]
@@ -117,7 +117,7 @@ def _attributes(part):
 def _plain(value, depth=3, size=SAMPLED):
     """Return a value as one that any process can unpickle; of a long one its length and a digest. Or `UNKNOWN`.
 
-    About `size` items of a list are compared, and in all about as many of the lists in it, but some of each.
+    The digest is of about `size` items. Lists inside a list share this number, but each has at least `ITEMS`.
     """
     if isinstance(value, os.PathLike):
         value = os.fspath(value)

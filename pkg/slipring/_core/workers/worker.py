@@ -54,7 +54,7 @@ class Worker:
 
     @classmethod
     def adapt(cls, fetcher):
-        """Hook: change how the batches become those of this loader that the dataset itself makes or collates."""
+        """Hook: convert batches that the dataset itself makes or collates, such as arrays to tensors."""
 
     def __init__(self, ring, number, job, owns_process, inherited=None, concurrency=None):
         self.ring = ring
